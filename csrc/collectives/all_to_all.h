@@ -1,0 +1,33 @@
+// all_to_all: every rank stages, chunk by chunk, what each peer is to get, and copies from each peer
+// what that peer has staged for it. Parts may differ for every pair; a pair that has nothing left
+// exchanges empty chunks until the longest is through, so the number of chunks is the same for all.
+#pragma once
+
+#include "collectives/task.h"
+
+namespace dda {
+
+template <class Block>
+bool all_to_all(Block& b, const Task& t) {
+  const int me = b.rank();
+  const uint64_t stride = t.stride();
+  for (uint64_t c = 0; c < t.chunks; ++c) {
+    for (int i = 1; i < b.size(); ++i) {
+      const int p = b.neighbour(i);
+      const Range r = t.range(b.index(), t.in.count_of(p), c);
+      b.stage(c, p * stride, t.in.at(p) + t.offset(r), t.bytes(r));
+    }
+    b.publish();
+    if (!b.wait_all()) return false;
+    for (int i = 0; i < b.size(); ++i) {
+      const int p = b.neighbour(i);
+      const Range r = t.range(b.index(), t.out.count_of(p), c);
+      const unsigned char* const from =
+          i == 0 ? t.in.at(me) + t.offset(r) : b.staged(p, c, me * stride, 0);
+      b.copy(t.out.at(p) + t.offset(r), from, t.bytes(r));
+    }
+  }
+  return true;
+}
+
+}  // namespace dda

@@ -1,0 +1,179 @@
+// The device interface on a CPU: what an algorithm may do, for one block of one rank.
+//
+//   stage(c, …)     copies into this rank's staging slot for chunk c
+//   staged(p, c, …) where peer p's chunk c lies, once p has published it
+//   publish()       one release: all that this block has written is visible to whoever sees it
+//   wait(p, s)      acquires peer p's s-th publication of this call; false: stop, the call failed
+//   wait_all()      acquires everybody's publication of the number that this block has reached
+//   copy, reduce    move bytes
+//
+// The first publication of a call is its entry: it carries the call's signature, and wait_all()
+// compares it with every peer's before anything is read or written. A call of one chunk stages
+// before it enters, so that the entry is also the signal that the data is there; `first()` is the
+// number of the publication that announces chunk 0.
+//
+// Why two staging slots are enough, without a barrier at the end: every call begins with a full
+// exchange of entries, so a rank is at most one call ahead of any other. The slot that it fills then
+// is not the one that its last chunk lies in, and every earlier chunk has been read by those who
+// published a later step, for which the algorithms wait.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "core/epoch.h"
+#include "core/signature.h"
+#include "device/cpu_ops.h"
+#include "engine/failpoint.h"
+#include "engine/watch.h"
+#include "memory/layout.h"
+
+namespace dda {
+
+// What a rank says when it enters.
+struct EntryRecord {
+  uint32_t number = 0;  // of the call
+  Signature signature;
+  uint64_t where = Place::kSlot;
+  uint64_t where_out = Place::kSlot;
+  uint64_t longest = 0;
+  uint32_t rotation = 0;
+};
+
+class CpuBlock {
+ public:
+  CpuBlock(const ArenaView* arenas, const Layout& layout, Watch& watch, const CpuOps& ops, int rank,
+           int index, const EntryRecord& entry, bool entered)
+      : arenas_(arenas),
+        layout_(layout),
+        watch_(watch),
+        ops_(ops),
+        rank_(rank),
+        index_(index),
+        entry_(entry),
+        step_(entered ? 1 : 0),
+        first_(entered ? 2 : 1) {}
+
+  int rank() const { return rank_; }
+  int size() const { return layout_.size; }
+  int index() const { return index_; }
+  uint32_t first() const { return first_; }
+  // The peer that is `i` places behind this rank, so that ranks do not all turn to rank 0 at once.
+  int neighbour(int i) const { return (rank_ + i) % size(); }
+
+  // This rank's staging slot for chunk `c`, at byte `at`.
+  unsigned char* slot(uint64_t c, uint64_t at) const {
+    if (entry_.where == Place::kInline) return own_entry().data + at;
+    return arenas_[rank_].base + layout_.slot(index_, parity(entry_.rotation, c)) + at;
+  }
+  void stage(uint64_t c, uint64_t at, const void* from, uint64_t bytes) const {
+    if (is_symmetric(entry_.where)) return;  // peers read it where it is
+    copy(slot(c, at), from, bytes);
+  }
+  // Peer p's chunk `c`: at byte `at` of its slot, or at byte `offset` of its symmetric tensor.
+  const unsigned char* staged(int p, uint64_t c, uint64_t at, uint64_t offset) const {
+    const Entry& theirs = entry_of(p);
+    if (theirs.where == Place::kInline) return theirs.data + at;
+    if (is_symmetric(theirs.where)) return watch_.resolve(p, theirs.where) + offset;
+    return arenas_[p].base + layout_.slot(index_, parity(theirs.rotation, c)) + at;
+  }
+  unsigned char* result(int p) const {
+    return arenas_[p].base + layout_.slot(index_, Layout::kResult);
+  }
+  // Whether every rank's output can be written by its peers, and where rank p's is.
+  bool all_outputs_shared() const {
+    for (int p = 0; p < size(); ++p) {
+      if (!is_symmetric(entry_of(p).where_out)) return false;
+    }
+    return true;
+  }
+  unsigned char* output(int p, uint64_t offset) const {
+    return watch_.resolve(p, entry_of(p).where_out) + offset;
+  }
+
+  void publish() {
+    DDA_FAILPOINT_AT("publish");
+    if (step_++ == 0) {
+      Entry& mine = own_entry();
+      mine.signature = entry_.signature.word;
+      mine.where = entry_.where;
+      mine.where_out = entry_.where_out;
+      mine.longest = entry_.longest;
+      mine.rotation = entry_.rotation;
+      mine.number.store(entry_.number, std::memory_order_release);
+    } else {
+      arenas_[rank_].step(index_).store(epoch_of(entry_.number, step_), std::memory_order_release);
+    }
+    watch_.ring();
+    DDA_FAILPOINT_AT("published");
+  }
+
+  bool wait(int p, uint32_t step) {
+    if (step <= 1) return true;  // the entries have been exchanged
+    const std::atomic<uint64_t>& theirs = arenas_[p].step(index_);
+    const uint64_t target = epoch_of(entry_.number, step);
+    return watch_.wait(p, [&] {
+      return has_reached(theirs.load(std::memory_order_acquire), target);
+    });
+  }
+
+  bool wait_all() {
+    if (step_ == 1) return enter();
+    for (int i = 1; i < size(); ++i) {
+      if (!wait(neighbour(i), step_)) return false;
+    }
+    return true;
+  }
+  // As wait_all, for an earlier publication.
+  bool wait_all(uint32_t step) {
+    for (int i = 1; i < size(); ++i) {
+      if (!wait(neighbour(i), step)) return false;
+    }
+    return true;
+  }
+
+  void copy(void* dst, const void* src, uint64_t bytes) const {
+    if (dst != src && bytes != 0) ops_.copy(dst, src, bytes);
+  }
+
+ private:
+  int parity(uint32_t rotation, uint64_t c) const {
+    return static_cast<int>((rotation >> index_ ^ c) & 1);
+  }
+  static bool is_symmetric(uint64_t where) { return Place::segment_of(where) != 0; }
+  Entry& own_entry() const { return arenas_[rank_].entry(entry_.number & 1); }
+  const Entry& entry_of(int p) const { return arenas_[p].entry(entry_.number & 1); }
+
+  // Waits for every peer's entry, also after a difference was found: everyone has then come to this
+  // call, and the group can go on with the next one.
+  bool enter() {
+    bool equal = true;
+    for (int i = 1; i < size(); ++i) {
+      const int p = neighbour(i);
+      const Entry& theirs = entry_of(p);
+      const bool there = watch_.wait(p, [&] {
+        return theirs.number.load(std::memory_order_acquire) == entry_.number;
+      });
+      if (!there) return false;
+      equal &= entry_.signature.agrees_with({theirs.signature});
+    }
+    if (!equal) watch_.note_mismatch();
+    return equal;
+  }
+
+  const ArenaView* arenas_;
+  const Layout& layout_;
+  Watch& watch_;
+  const CpuOps& ops_;
+  const int rank_;
+  const int index_;
+  const EntryRecord& entry_;
+  uint32_t step_;
+  const uint32_t first_;
+};
+
+}  // namespace dda

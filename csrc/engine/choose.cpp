@@ -1,0 +1,75 @@
+#include "engine/choose.h"
+
+#include <algorithm>
+
+#include "core/env.h"
+
+namespace dda {
+namespace {
+
+bool has_part_a_rank(Collective collective) {
+  return collective == Collective::kReduceScatter || collective == Collective::kScatter ||
+         collective == Collective::kAllToAll;
+}
+
+bool has_tree(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce;
+}
+
+}  // namespace
+
+Tuning default_tuning(int size) {
+  Tuning tuning;
+  // Two ranks: both forms move the same bytes between the cores, but the tree copies less, which
+  // pays for its second hop once a chunk no longer fits the first cache.
+  tuning.flat_max_bytes = size == 2 ? 128 << 10 : 16 << 10;
+  if (env().flat_max_bytes >= 0) tuning.flat_max_bytes = env().flat_max_bytes;
+  tuning.block_bytes = 512 << 10;
+  return tuning;
+}
+
+Plan choose(Collective collective, Algorithm asked, uint64_t longest, uint64_t element,
+            const Layout& layout, const Tuning& tuning) {
+  Plan plan;
+  const uint64_t bytes = longest * element;
+  const bool is_flat = !has_tree(collective) || bytes <= tuning.flat_max_bytes;
+  plan.algorithm = asked != Algorithm::kAuto ? asked : is_flat ? Algorithm::kFlat : Algorithm::kTree;
+  plan.blocks = static_cast<int>(
+      std::clamp<uint64_t>(bytes / tuning.block_bytes, 1, static_cast<uint64_t>(layout.blocks)));
+
+  const uint64_t parts = has_part_a_rank(collective) ? layout.size : 1;
+  const uint64_t stride = layout.slot_bytes / parts / kLineBytes * kLineBytes;
+  const uint64_t of_block = part_of({0, longest}, 0, plan.blocks, element).count;
+  plan.chunk = std::max<uint64_t>(1, std::min(stride / element, of_block));
+  plan.chunks = chunks_of(of_block, plan.chunk);
+  // The entry of all_to_all is always empty: how many chunks there are depends on everybody's rows.
+  plan.enters_with_data =
+      plan.blocks == 1 && plan.chunks == 1 && collective != Collective::kAllToAll;
+  return plan;
+}
+
+Explanation explain(Collective collective, uint64_t bytes, bool symmetric, const Layout& layout,
+                    const Tuning& tuning) {
+  const Plan plan = choose(collective, Algorithm::kAuto, bytes, 1, layout, tuning);
+  Explanation e;
+  e.algorithm = layout.size == 1 ? "copy" : name_of(plan.algorithm);
+  e.blocks = plan.blocks;
+  e.chunk_bytes = plan.chunk;
+  if (layout.size == 1) {
+    e.reason = "one rank: nothing to exchange";
+  } else if (!has_tree(collective)) {
+    e.reason = "the only form that " + std::string(name_of(collective)) + " has";
+  } else {
+    e.reason = std::to_string(bytes) + " bytes, and flat is taken up to " +
+               std::to_string(tuning.flat_max_bytes) + " bytes with " +
+               std::to_string(layout.size) + " ranks";
+  }
+  e.reason += plan.enters_with_data
+                  ? "; one chunk, announced by the entry"
+                  : "; " + std::to_string(plan.chunks) + " chunks in each of " +
+                        std::to_string(plan.blocks) + " blocks";
+  if (symmetric && !plan.enters_with_data) e.reason += ", read where they are";
+  return e;
+}
+
+}  // namespace dda

@@ -1,0 +1,33 @@
+// Which way a call takes: the algorithm, how many blocks, and how it is cut into chunks. A pure
+// function of what is equal on all ranks.
+#pragma once
+
+#include "dda/group.h"
+#include "memory/layout.h"
+
+namespace dda {
+
+// Crossover points of this machine.
+struct Tuning {
+  uint64_t flat_max_bytes;  // an all_reduce or reduce up to here is flat
+  uint64_t block_bytes;     // a call gets one block for each so many bytes
+};
+Tuning default_tuning(int size);
+
+struct Plan {
+  Algorithm algorithm = Algorithm::kFlat;
+  int blocks = 1;
+  uint64_t chunk = 1;   // elements of a part
+  uint64_t chunks = 1;  // of the block that has most
+  // Whether the entry announces chunk 0 (a single chunk of a single block), or is empty.
+  bool enters_with_data = true;
+};
+
+// `longest`: elements of the longest part that a rank contributes or receives.
+Plan choose(Collective collective, Algorithm asked, uint64_t longest, uint64_t element,
+            const Layout& layout, const Tuning& tuning);
+
+Explanation explain(Collective collective, uint64_t bytes, bool symmetric, const Layout& layout,
+                    const Tuning& tuning);
+
+}  // namespace dda

@@ -1,0 +1,351 @@
+#include "engine/cpu_group.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "collectives/all_gather.h"
+#include "collectives/all_reduce/flat.h"
+#include "collectives/all_reduce/tree.h"
+#include "collectives/all_to_all.h"
+#include "collectives/reduce.h"
+#include "collectives/reduce_scatter.h"
+#include "collectives/rooted.h"
+#include "core/env.h"
+#include "device/cpu_reducer.h"
+#include "engine/validate.h"
+
+namespace dda {
+namespace {
+
+std::string call_name(const char* what, uint32_t number) {
+  return std::string(what) + " (call " + std::to_string(number) + ")";
+}
+
+std::vector<ArenaView> views_of(const std::vector<Neighbour>& neighbours, const Layout& layout) {
+  std::vector<ArenaView> views;
+  for (const Neighbour& n : neighbours) views.push_back({n.segment.data(), &layout});
+  return views;
+}
+
+std::vector<std::shared_ptr<const Life>> lives_of(const std::vector<Neighbour>& neighbours) {
+  std::vector<std::shared_ptr<const Life>> lives;
+  for (const Neighbour& n : neighbours) lives.push_back(n.life);
+  return lives;
+}
+
+void one_after_another(int n, void (*body)(int, void*), void* arg) {
+  for (int i = 0; i < n; ++i) body(i, arg);
+}
+
+}  // namespace
+
+// What the blocks of one call share.
+struct CpuGroup::Running {
+  const Call& call;
+  const Plan& plan;
+  const Task& task;
+  const CpuReducer& reducer;
+  const EntryRecord& entry;
+};
+
+CpuGroup::CpuGroup(std::shared_ptr<Bootstrap> store, const GroupOptions& options,
+                   const Layout& layout, std::vector<Neighbour> neighbours)
+    : rank_(options.rank),
+      size_(options.size),
+      name_(options.name),
+      timeout_(options.timeout),
+      store_(std::move(store)),
+      made_in_(fork_generation()),
+      parallel_(options.parallel != nullptr ? options.parallel : one_after_another),
+      ops_(*find_cpu_ops(env().isa.c_str())),
+      layout_(layout),
+      tuning_(default_tuning(options.size)),
+      neighbours_(std::move(neighbours)),
+      arenas_(views_of(neighbours_, layout_)),
+      watch_(Watch::Kind::kCalls, rank_, size_, arenas_.data(), lives_of(neighbours_)),
+      messages_(rank_, size_, arenas_.data(), layout_, lives_of(neighbours_)),
+      in_offsets_(size_),
+      out_offsets_(size_) {}
+
+CpuGroup::~CpuGroup() { close(); }
+
+void CpuGroup::check_usable(const char* what) const {
+  if (fork_generation() != made_in_) {
+    throw Error(Error::Kind::kInvalid,
+                std::string(what) + ": this process was forked after the group was made; a child "
+                                    "must make a group of its own");
+  }
+  if (watch_.is_closed()) {
+    throw Error(Error::Kind::kAborted, std::string(what) + " on rank " + std::to_string(rank_) +
+                                           ": the group was destroyed; make a new one");
+  }
+  if (watch_.is_revoked()) throw_failure(what, number_);
+}
+
+void CpuGroup::run(const Call& call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  check_usable(name_of(call.collective));
+  const std::string problem = find_problem_in(call, size_);
+  if (!problem.empty()) {
+    refuse_locked(problem);
+    throw Error(Error::Kind::kInvalid, std::string(name_of(call.collective)) + " on rank " +
+                                           std::to_string(rank_) + ": " + problem);
+  }
+  ++sequence_;
+  ++number_;
+  if (size_ == 1) return run_alone(call);
+  watch_.begin(number_, call.timeout.count() > 0 ? call.timeout : timeout_);
+
+  uint64_t longest = longest_part(call);
+  Plan plan = plan_for(call, longest);
+  const CpuReducer reducer = reducer_of(ops_, call.dtype, call.reduce, call.factor);
+  EntryRecord entry;
+  entry.number = number_;
+  entry.signature = sign(call);
+  entry.rotation = rotation_;
+  bool ok = true;
+  if (plan.enters_with_data) {
+    const Task task = cut(call, plan);
+    if (task.stride() * (task.in.whole ? 1 : size_) <= Entry::kInlineBytes) {
+      entry.where = Place::kInline;
+    }
+    ok = run_block({call, plan, task, reducer, entry}, 0, false);
+  } else {
+    if (call.collective == Collective::kAllToAll) publish_rows(call, entry);
+    if (!reducer.scales()) offer_symmetric(call, entry);
+    ok = exchange_entries(entry);
+    if (ok && call.collective == Collective::kAllToAll) {
+      check_rows(call, &longest);
+      plan = plan_for(call, longest);
+    }
+    const Task task = cut(call, plan);
+    ok = ok && run_blocks({call, plan, task, reducer, entry}) &&
+         (!is_any_symmetric(number_) || leave_together());
+  }
+  // The next chunk to be staged must not lie where the last one may still be read.
+  rotation_ ^= plan.chunks % 2 == 1 ? ~0u : 0u;
+  if (ok) return;
+  if (watch_.take_mismatch()) {
+    rotation_ = ~entry.rotation;
+    throw_mismatch(call);
+  }
+  throw_failure(name_of(call.collective), number_);
+}
+
+bool CpuGroup::run_blocks(const Running& running) {
+  if (running.plan.blocks == 1) return run_block(running, 0, true);
+  struct Shared {
+    CpuGroup* group;
+    const Running* running;
+    std::atomic<bool> ok;
+  } shared = {this, &running, {true}};
+  const auto body = [](int index, void* arg) {
+    auto* const s = static_cast<Shared*>(arg);
+    if (!s->group->run_block(*s->running, index, true)) s->ok.store(false);
+  };
+  parallel_(running.plan.blocks, body, &shared);
+  return shared.ok.load();
+}
+
+bool CpuGroup::run_block(const Running& running, int index, bool entered) {
+  CpuBlock b(arenas_.data(), layout_, watch_, ops_, rank_, index, running.entry, entered);
+  const Task& t = running.task;
+  const bool is_tree = running.plan.algorithm == Algorithm::kTree;
+  switch (running.call.collective) {
+    case Collective::kBarrier:
+      b.publish();
+      return b.wait_all();
+    case Collective::kAllReduce:
+      return is_tree ? all_reduce_tree(b, t, running.reducer)
+                     : all_reduce_flat(b, t, running.reducer);
+    case Collective::kReduce:
+      return is_tree ? all_reduce_tree(b, t, running.reducer, t.root)
+                     : reduce_flat(b, t, running.reducer);
+    case Collective::kBroadcast:
+    case Collective::kScatter:
+      return from_root(b, t, running.call.collective == Collective::kScatter);
+    case Collective::kGather:
+      return to_root(b, t);
+    case Collective::kAllGather:
+      return all_gather(b, t);
+    case Collective::kReduceScatter:
+      return reduce_scatter(b, t, running.reducer);
+    case Collective::kAllToAll:
+      return all_to_all(b, t);
+    default:
+      return false;
+  }
+}
+
+bool CpuGroup::exchange_entries(const EntryRecord& entry) {
+  CpuBlock b(arenas_.data(), layout_, watch_, ops_, rank_, 0, entry, false);
+  b.publish();
+  return b.wait_all();
+}
+
+// A rank whose tensor was read in place returns when everybody is done with it.
+bool CpuGroup::leave_together() {
+  const uint64_t end = epoch_of(number_, UINT32_MAX);
+  arenas_[rank_].step(0).store(end, std::memory_order_release);
+  watch_.ring();
+  for (int i = 1; i < size_; ++i) {
+    const int p = (rank_ + i) % size_;
+    const bool there = watch_.wait(p, [&] {
+      return has_reached(arenas_[p].step(0).load(std::memory_order_acquire), end);
+    });
+    if (!there) return false;
+  }
+  return true;
+}
+
+bool CpuGroup::is_any_symmetric(uint32_t number) const {
+  for (const ArenaView& arena : arenas_) {
+    const Entry& e = arena.entry(number & 1);
+    if (Place::segment_of(e.where) != 0 || Place::segment_of(e.where_out) != 0) return true;
+  }
+  return false;
+}
+
+void CpuGroup::run_alone(const Call& call) {
+  const Plan plan = plan_for(call, longest_part(call));
+  const Task task = cut(call, plan);
+  const uint64_t count = task.in.count_of(0);
+  if (count == 0) return;
+  const CpuReducer reducer = reducer_of(ops_, call.dtype, call.reduce, call.factor);
+  const void* source = task.in.at(0);
+  if (reducer.scales()) {
+    reducer.scale(task.out.at(0), source, count, reducer.factor);
+  } else if (reduces(call.collective)) {
+    reducer.reduce(task.out.at(0), &source, 1, count);
+  } else if (task.out.at(0) != source) {
+    ops_.copy(task.out.at(0), source, count * task.element);
+  }
+}
+
+void CpuGroup::refuse(const std::string& why) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (fork_generation() != made_in_ || watch_.is_closed() || watch_.is_revoked()) return;
+  refuse_locked(why);
+}
+
+void CpuGroup::refuse_locked(const std::string& why) noexcept {
+  if (size_ == 1) return;
+  // A rank may be one call ahead of its peers, no more: their entries of the last call first.
+  watch_.begin(number_, timeout_);
+  for (int i = 1; number_ != 0 && i < size_; ++i) {
+    const int p = (rank_ + i) % size_;
+    const std::atomic<uint32_t>& theirs = arenas_[p].entry(number_ & 1).number;
+    const auto came = [&] { return theirs.load(std::memory_order_acquire) == number_; };
+    if (!watch_.wait(p, came)) return;
+  }
+  ++number_;
+  Entry& mine = arenas_[rank_].entry(number_ & 1);
+  std::strncpy(reinterpret_cast<char*>(mine.data), why.c_str(), Entry::kInlineBytes - 1);
+  mine.data[Entry::kInlineBytes - 1] = '\0';
+  mine.signature = Signature::refused().word;
+  mine.where = mine.where_out = Place::kSlot;
+  mine.number.store(number_, std::memory_order_release);
+  watch_.ring();
+}
+
+std::shared_ptr<Message> CpuGroup::send(int peer, uint32_t tag, DType dtype, uint64_t count,
+                                        const void* data) {
+  check_usable("send");
+  return messages_.send(peer, tag, dtype, count, data);
+}
+
+std::shared_ptr<Message> CpuGroup::receive(int peer, uint32_t tag, DType dtype, uint64_t count,
+                                           void* data) {
+  check_usable("recv");
+  return messages_.receive(peer, tag, dtype, count, data);
+}
+
+int CpuGroup::progress() { return messages_.progress(); }
+
+int CpuGroup::wait(const std::shared_ptr<Message>& message, milliseconds timeout) {
+  return messages_.wait(message, timeout.count() > 0 ? timeout : timeout_);
+}
+
+bool CpuGroup::is_done(const std::shared_ptr<Message>& message) {
+  return messages_.is_done(message);
+}
+
+std::shared_ptr<SymmetricMemory> CpuGroup::allocate(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  check_usable("allocate");
+  return heap_.allocate(*store_, rank_, size_, bytes, timeout_, watch_);
+}
+
+void CpuGroup::abort(const std::string& why) noexcept {
+  watch_.revoke(Error::Kind::kAborted, rank_, why);
+}
+
+void CpuGroup::close() noexcept {
+  if (fork_generation() != made_in_ || watch_.is_closed()) return;
+  watch_.close();
+  heap_.clear();
+}
+
+std::string CpuGroup::error() const {
+  return watch_.is_revoked() ? watch_.failure().why : std::string();
+}
+
+Explanation CpuGroup::explain(Collective collective, uint64_t bytes, bool symmetric) const {
+  return dda::explain(collective, bytes, symmetric, layout_, tuning_);
+}
+
+void CpuGroup::time(const Call& call, int iterations, double* out) {
+  using Clock = std::chrono::steady_clock;
+  const auto microseconds = [](Clock::duration d) {
+    return std::chrono::duration<double, std::micro>(d).count();
+  };
+  // A short call costs little more than reading the clock: such calls are timed by the hundred.
+  const int batch = call.count * size_of(call.dtype) <= 16 << 10 ? 100 : 1;
+  for (int i = 0; i < iterations; i += batch) {
+    const Clock::time_point begin = Clock::now();
+    for (int k = 0; k < batch; ++k) run(call);
+    const double each = microseconds(Clock::now() - begin) / batch;
+    std::fill(out + i, out + std::min(i + batch, iterations), each);
+  }
+}
+
+void CpuGroup::throw_mismatch(const Call& call) const {
+  const Signature mine = sign(call);
+  std::string text = call_name(name_of(call.collective), number_) + " on rank " +
+                     std::to_string(rank_) + ": ";
+  int blamed = -1;
+  for (int p = 0; p < size_; ++p) {
+    const Entry& theirs = arenas_[p].entry(number_ & 1);
+    const Signature signature = {theirs.signature};
+    if (p == rank_ || mine.agrees_with(signature)) continue;
+    if (blamed < 0) blamed = p;
+    text += "rank " + std::to_string(p);
+    if (signature == Signature::refused()) {
+      const char* why = reinterpret_cast<const char*>(theirs.data);
+      text += " refused it (" + std::string(why, ::strnlen(why, Entry::kInlineBytes)) + "); ";
+    } else {
+      text += " called " + signature.describe() + "; ";
+    }
+  }
+  throw Error(Error::Kind::kMismatch,
+              text + "this rank called " + mine.describe() +
+                  ". No output was written. All ranks must make the same calls in the same order.",
+              blamed);
+}
+
+void CpuGroup::throw_failure(const char* what, uint32_t number) const {
+  const std::string where = call_name(what, number) + " on rank " + std::to_string(rank_);
+  if (!watch_.is_revoked()) {
+    throw Error(Error::Kind::kAborted, where + ": the group was destroyed while the call ran");
+  }
+  const Failure failure = watch_.failure();
+  const std::string by =
+      failure.by >= 0 && failure.by != rank_ ? " (found by rank " + std::to_string(failure.by) + ")"
+                                             : "";
+  throw Error(failure.kind,
+              where + ": " + failure.why + by +
+                  ". The group cannot be used any more; destroy it and make a new one.",
+              failure.culprit);
+}
+
+}  // namespace dda

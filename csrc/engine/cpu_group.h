@@ -1,0 +1,95 @@
+// A group on CPUs: the arenas of all ranks, mapped here, and the calls that run over them.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "collectives/task.h"
+#include "dda/group.h"
+#include "device/cpu.h"
+#include "engine/choose.h"
+#include "engine/messages.h"
+#include "engine/symmetric.h"
+#include "engine/watch.h"
+#include "memory/exchange.h"
+
+namespace dda {
+
+class CpuGroup final : public Group {
+ public:
+  CpuGroup(std::shared_ptr<Bootstrap> store, const GroupOptions& options, const Layout& layout,
+           std::vector<Neighbour> neighbours);
+  ~CpuGroup() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void run(const Call& call) override;
+  void refuse(const std::string& why) noexcept override;
+  std::shared_ptr<Message> send(int peer, uint32_t tag, DType dtype, uint64_t count,
+                                const void* data) override;
+  std::shared_ptr<Message> receive(int peer, uint32_t tag, DType dtype, uint64_t count,
+                                   void* data) override;
+  int progress() override;
+  int wait(const std::shared_ptr<Message>& message, milliseconds timeout) override;
+  bool is_done(const std::shared_ptr<Message>& message) override;
+  std::shared_ptr<SymmetricMemory> allocate(size_t bytes) override;
+  void abort(const std::string& why) noexcept override;
+  void close() noexcept override;
+  std::string error() const override;
+  milliseconds timeout() const override { return timeout_; }
+  void set_timeout(milliseconds timeout) override { timeout_ = timeout; }
+  uint64_t sequence() const override { return sequence_; }
+  Explanation explain(Collective collective, uint64_t bytes, bool symmetric) const override;
+  void time(const Call& call, int iterations, double* out) override;
+
+ private:
+  struct Running;
+
+  void check_usable(const char* what) const;
+  std::string find_problem(const Call& call) const;
+  Signature sign(const Call& call) const;
+  Task cut(const Call& call, const Plan& plan);
+  Plan plan_for(const Call& call, uint64_t longest) const;
+  uint64_t longest_part(const Call& call) const;
+  void offer_symmetric(const Call& call, EntryRecord& entry) const;
+  bool is_any_symmetric(uint32_t number) const;
+  bool exchange_entries(const EntryRecord& entry);
+  void publish_rows(const Call& call, EntryRecord& entry);
+  void check_rows(const Call& call, uint64_t* longest);
+  bool run_blocks(const Running& running);
+  bool run_block(const Running& running, int index, bool entered);
+  bool leave_together();
+  void run_alone(const Call& call);
+  void refuse_locked(const std::string& why) noexcept;
+  [[noreturn]] void throw_mismatch(const Call& call) const;
+  [[noreturn]] void throw_failure(const char* what, uint32_t number) const;
+
+  const int rank_, size_;
+  const std::string name_;
+  milliseconds timeout_;
+  const std::shared_ptr<Bootstrap> store_;
+  const uint32_t made_in_;  // fork_generation() of the process that made it
+  void (*const parallel_)(int, void (*)(int, void*), void*);
+  const CpuOps& ops_;
+  const Layout layout_;
+  const Tuning tuning_;
+  std::vector<Neighbour> neighbours_;
+  std::vector<ArenaView> arenas_;
+  Watch watch_;
+  Messages messages_;
+  SymmetricHeap heap_;
+
+  std::mutex mutex_;  // one call at a time
+  uint32_t number_ = 0;
+  uint32_t rotation_ = 0;
+  uint64_t sequence_ = 0;
+  std::vector<uint64_t> in_offsets_, out_offsets_;
+};
+
+// Ranks that are threads of this process, over memory of the process: for tests under tools that
+// cannot see through shared mappings.
+std::vector<std::shared_ptr<Group>> make_thread_groups(int size, const GroupOptions& options);
+
+}  // namespace dda

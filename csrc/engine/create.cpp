@@ -1,0 +1,112 @@
+// How a group comes to be: agree on the layout, make an arena, trade it with the peers.
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/env.h"
+#include "engine/cpu_group.h"
+#include "engine/failpoint.h"
+
+namespace dda {
+namespace {
+
+constexpr uint64_t kMailboxTotal = 1 << 20;  // of all rings of a rank together
+
+Layout layout_for(const GroupOptions& options, int blocks) {
+  const uint64_t slot = options.slot_bytes != 0 ? options.slot_bytes : env().slot_bytes;
+  const auto size = static_cast<uint64_t>(options.size);
+  // A slot holds at least one line for each rank.
+  const uint64_t least = size * kLineBytes;
+  const uint64_t mailbox = std::clamp<uint64_t>(kMailboxTotal / size, 8 << 10, 256 << 10);
+  return Layout(options.size, std::clamp(blocks, 1, kMaxBlocks), std::max(slot, least), mailbox);
+}
+
+void sign_arena(unsigned char* base, const GroupOptions& options, const uint64_t* nonce) {
+  auto* const control = reinterpret_cast<Control*>(base);
+  control->magic = kMagic;
+  control->rank = options.rank;
+  control->size = options.size;
+  std::memcpy(control->nonce, nonce, sizeof(control->nonce));
+}
+
+// Reads the nonce through the mapping: that, not a host's name, proves that memory is shared.
+void verify_arenas(const std::vector<Neighbour>& all, const GroupOptions& options,
+                   const uint64_t* nonce) {
+  for (int r = 0; r < options.size; ++r) {
+    const auto* const c = reinterpret_cast<const Control*>(all[r].segment.data());
+    const bool right = c->magic == kMagic && c->rank == r && c->size == options.size &&
+                       std::memcmp(c->nonce, nonce, sizeof(c->nonce)) == 0;
+    if (!right) {
+      throw Error(Error::Kind::kSystem,
+                  "the memory that rank " + std::to_string(r) + " handed over is not its arena", r);
+    }
+  }
+}
+
+void check_options(const GroupOptions& options) {
+  if (options.size < 1 || options.size > kMaxRanks || options.rank < 0 ||
+      options.rank >= options.size) {
+    throw Error(Error::Kind::kInvalid, "no group of " + std::to_string(options.size) +
+                                           " ranks with rank " + std::to_string(options.rank) +
+                                           "; a group has 1 to " + std::to_string(kMaxRanks));
+  }
+}
+
+void check_environment() {
+  const std::string problem = check_env();
+  if (!problem.empty()) throw Error(Error::Kind::kInvalid, problem);
+  if (find_cpu_ops(env().isa.c_str()) == nullptr) {
+    throw Error(Error::Kind::kInvalid,
+                "DDA_ISA=" + env().isa + ": this CPU or build lacks it; use auto");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Group> Group::create(std::shared_ptr<Bootstrap> store,
+                                     const GroupOptions& options) {
+  check_options(options);
+#if defined(DDA_FAILPOINTS)
+  set_failpoint_rank(options.rank);
+#endif
+  if (env().disable_shared_memory != 0 && options.size > 1) {
+    throw Error(Error::Kind::kSystem, "DDA_DISABLE_SHARED_MEMORY=1: no memory is shared with peers",
+                options.rank == 0 ? 1 : 0);
+  }
+  Exchange exchange(*store, options.rank, options.size, options.timeout, fingerprint(),
+                    options.threads);
+  const Layout layout = layout_for(options, exchange.least_offer());
+  std::vector<Neighbour> neighbours = exchange.trade(
+      layout.total,
+      [&] {
+        check_environment();
+        Segment mine = Segment::create(layout.total, "dda-arena");
+        sign_arena(mine.data(), options, exchange.nonce());
+        return mine;
+      },
+      [&](const std::vector<Neighbour>& all) { verify_arenas(all, options, exchange.nonce()); });
+  return std::make_shared<CpuGroup>(std::move(store), options, layout, std::move(neighbours));
+}
+
+std::vector<std::shared_ptr<Group>> make_thread_groups(int size, const GroupOptions& options) {
+  GroupOptions each = options;
+  each.size = size;
+  const Layout layout = layout_for(each, options.threads);
+  std::vector<unsigned char*> memory;
+  for (int r = 0; r < size; ++r) {
+    // Never freed: a thread may leave while another still reads.
+    void* const data = std::aligned_alloc(4096, layout.total);
+    std::memset(data, 0, layout.total);
+    memory.push_back(static_cast<unsigned char*>(data));
+  }
+  std::vector<std::shared_ptr<Group>> groups;
+  for (int r = 0; r < size; ++r) {
+    each.rank = r;
+    std::vector<Neighbour> neighbours(size);
+    for (int p = 0; p < size; ++p) neighbours[p].segment = Segment::borrow(memory[p], layout.total);
+    groups.push_back(std::make_shared<CpuGroup>(nullptr, each, layout, std::move(neighbours)));
+  }
+  return groups;
+}
+
+}  // namespace dda

@@ -1,0 +1,18 @@
+// What a rank can find wrong with a call on its own, before anything is shared.
+#pragma once
+
+#include <string>
+
+#include "dda/group.h"
+
+namespace dda {
+
+inline bool reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+// What is wrong with `call` in a group of `size` ranks, or "".
+std::string find_problem_in(const Call& call, int size);
+
+}  // namespace dda

@@ -1,0 +1,184 @@
+#include "engine/watch.h"
+
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "core/env.h"
+
+namespace dda {
+namespace {
+
+constexpr int kYields = 40;
+constexpr int64_t kSleepNs = 4'000'000;      // at most; also how long a lost bell costs
+constexpr int64_t kShortSleepNs = 100'000;   // where no bell will ring
+constexpr int64_t kLifeCheckNs = 10'000'000;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+long membarrier(int command) { return ::syscall(SYS_membarrier, command, 0, 0); }
+
+long futex(std::atomic<uint32_t>* word, int op, uint32_t value, const timespec* limit) {
+  static_assert(sizeof(*word) == sizeof(uint32_t), "a futex is a plain word");
+  return ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), op, value, limit, nullptr, 0);
+}
+
+}  // namespace
+
+Watch::Watch(Kind kind, int rank, int size, const ArenaView* arenas,
+             std::vector<std::shared_ptr<const Life>> lives)
+    : kind_(kind), rank_(rank), size_(size), arenas_(arenas), lives_(std::move(lives)), segments_(1) {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int polls = static_cast<int>(env().spin);
+  // With fewer cores than ranks the peer cannot run while this rank polls.
+  spin_ = size <= cores ? polls : polls / 64 + 1;
+  static const long registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
+  (void)registered;  // an old kernel: a lost bell then costs one sleep, no more
+}
+
+void Watch::begin(uint32_t number, milliseconds timeout) {
+  number_ = number;
+  timeout_ms_.store(timeout.count(), std::memory_order_relaxed);
+  deadline_.store(0, std::memory_order_relaxed);
+}
+
+bool Watch::is_late() {
+  const int64_t now = now_ns();
+  int64_t deadline = deadline_.load(std::memory_order_relaxed);
+  if (deadline == 0) {
+    deadline = now + timeout_ms_.load(std::memory_order_relaxed) * 1'000'000;
+    deadline_.store(deadline, std::memory_order_relaxed);
+  }
+  return now >= deadline;
+}
+
+bool Watch::must_stop(int p) const {
+  return is_revoked() || is_closed() ||
+         arenas_[p].control().closed.load(std::memory_order_acquire) != 0;
+}
+
+bool Watch::wait_long(int p, Poll poll, const void* ready) {
+  for (int round = 0;; ++round) {
+    if (poll(ready)) return true;
+    if (must_stop(p)) {
+      // What the peer published before it left still counts.
+      if (poll(ready)) return true;
+      if (!is_revoked() && !is_closed()) miss(p);
+      return false;
+    }
+    if (is_late()) {
+      const std::string ms = std::to_string(timeout_ms_.load(std::memory_order_relaxed));
+      revoke(Error::Kind::kTimeout, p == rank_ ? -1 : p,
+             "timed out after " + ms + " ms; " + (kind_ == Kind::kCalls ? absent_ranks() : quiet(p)));
+      return false;
+    }
+    if (round < kYields) {
+      ::sched_yield();
+      continue;
+    }
+    if (!is_whole()) return false;
+    sleep(p, poll, ready);
+  }
+}
+
+bool Watch::is_whole() {
+  if (is_revoked() || is_closed()) return false;
+  const int64_t now = now_ns();
+  if (now < next_life_check_.load(std::memory_order_relaxed)) return true;
+  next_life_check_.store(now + kLifeCheckNs, std::memory_order_relaxed);
+  for (int p = 0; p < size_; ++p) {
+    if (p == rank_ || lives_[p] == nullptr || has_left(p) || lives_[p]->is_alive()) continue;
+    revoke(Error::Kind::kPeerLost, p, "rank " + std::to_string(p) + " died");
+    return false;
+  }
+  return true;
+}
+
+void Watch::miss(int p) {
+  revoke(Error::Kind::kPeerLost, p,
+         "rank " + std::to_string(p) + " has left the group (destroyed it or exited)");
+}
+
+void Watch::sleep(int p, Poll poll, const void* ready) {
+  Control& theirs = arenas_[p].control();
+  const uint32_t heard = theirs.bell.load(std::memory_order_acquire);
+  theirs.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+  if (!poll(ready)) {
+    const timespec limit = {0, p == rank_ ? kShortSleepNs : kSleepNs};
+    futex(&theirs.bell, FUTEX_WAIT, heard, &limit);
+  }
+  theirs.sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Watch::ring_bell() {
+  own().bell.fetch_add(1, std::memory_order_release);
+  futex(&own().bell, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+std::string Watch::absent_ranks() const {
+  std::string absent;
+  for (int p = 0; p < size_; ++p) {
+    const uint32_t theirs = arenas_[p].entry(number_ & 1).number.load(std::memory_order_acquire);
+    if (p != rank_ && theirs != number_) absent += (absent.empty() ? "" : ", ") + std::to_string(p);
+  }
+  if (absent.empty()) return "every rank had entered the call, then one stopped or was too slow";
+  return "not arrived: rank " + absent + "; look there, or raise the timeout";
+}
+
+std::string Watch::quiet(int p) const {
+  if (p == rank_) return "no rank sent a message that fits";
+  return "rank " + std::to_string(p) + " did not come to send or receive the message";
+}
+
+void Watch::revoke(Error::Kind kind, int culprit, const std::string& why) noexcept {
+  for (int i = 0; i < size_; ++i) {
+    Control& theirs = arenas_[(rank_ + i) % size_].control();
+    Revocation& r = theirs.revocation;
+    uint32_t none = 0;
+    if (r.state.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) {
+      r.kind = static_cast<int32_t>(kind);
+      r.by = rank_;
+      r.culprit = culprit;
+      std::strncpy(r.why, why.c_str(), sizeof(r.why) - 1);
+      r.state.store(2, std::memory_order_release);
+    }
+    theirs.bell.fetch_add(1, std::memory_order_release);
+    futex(&theirs.bell, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+}
+
+Failure Watch::failure() const {
+  const Revocation& r = own().revocation;
+  // The writer is between two stores; if it died there, the reason is lost, not the fact.
+  for (int i = 0; i < 1000 && r.state.load(std::memory_order_acquire) != 2; ++i) ::sched_yield();
+  if (r.state.load(std::memory_order_acquire) != 2) {
+    return {Error::Kind::kAborted, -1, -1, "the group was revoked"};
+  }
+  return {static_cast<Error::Kind>(r.kind), r.by, r.culprit,
+          std::string(r.why, ::strnlen(r.why, sizeof(r.why)))};
+}
+
+void Watch::close() noexcept {
+  own().closed.store(1, std::memory_order_release);
+  ring_bell();
+}
+
+uint64_t Watch::add_segment(std::vector<unsigned char*> bases) {
+  segments_.push_back(std::move(bases));
+  return segments_.size() - 1;
+}
+
+}  // namespace dda

@@ -1,0 +1,126 @@
+// Waiting for peers: how every wait of the engine polls, yields, sleeps, and ends.
+//
+// A wait polls for a few microseconds, then yields the core, then sleeps on the peer's bell (a
+// futex), so that more ranks than cores make progress and idle ranks cost nothing. It ends when its
+// condition holds, when the group is revoked, when a peer has died or left, or when the call's time
+// is up; whoever finds the last three revokes the group: the reason is written into every arena,
+// and all waits of all ranks end.
+//
+// The bell costs the ringer one load: the sleeper says that it sleeps, then forces a memory barrier
+// on every running thread of the peers (membarrier), then looks once more. So either the sleeper
+// sees the signal or the ringer sees the sleeper.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "dda/group.h"
+#include "memory/layout.h"
+#include "memory/life.h"
+
+namespace dda {
+
+// One pause between polls.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+// What the group was revoked for, as told to this rank.
+struct Failure {
+  Error::Kind kind;
+  int by;       // the rank that found it
+  int culprit;  // the rank to blame, or -1
+  std::string why;
+};
+
+class Watch {
+ public:
+  // Of collective calls, or of messages.
+  enum class Kind { kCalls, kMessages };
+  Watch(Kind kind, int rank, int size, const ArenaView* arenas,
+        std::vector<std::shared_ptr<const Life>> lives);
+
+  // A new call begins: its waits may last `timeout` together.
+  void begin(uint32_t number, milliseconds timeout);
+
+  // For who does not wait but comes by: whether the group is whole. Looks at the peers' processes
+  // now and then, and revokes the group if one has died.
+  bool is_whole();
+  // Revokes the group because `p` has left it.
+  void miss(int p);
+  bool has_left(int p) const {
+    return arenas_[p].control().closed.load(std::memory_order_acquire) != 0;
+  }
+
+  // Waits for peer `p` until `ready()`; false if the wait ended without it. `p` may be this rank:
+  // then any peer may bring about what it waits for.
+  template <class Ready>
+  bool wait(int p, Ready ready) {
+    for (int i = 0; i < spin_; ++i) {
+      if (ready()) return true;
+      relax();
+    }
+    return wait_long(p, [](const void* r) { return (*static_cast<const Ready*>(r))(); }, &ready);
+  }
+
+  // Wakes whoever sleeps for this rank's signals. Called after each.
+  void ring() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // the barrier is the sleeper's
+    if (own().sleepers.load(std::memory_order_relaxed) != 0) ring_bell();
+  }
+
+  void note_mismatch() { mismatch_.store(true, std::memory_order_relaxed); }
+  bool take_mismatch() { return mismatch_.exchange(false, std::memory_order_relaxed); }
+
+  // Ends all waits of all ranks. The first reason stays.
+  void revoke(Error::Kind kind, int culprit, const std::string& why) noexcept;
+  bool is_revoked() const { return own().revocation.state.load(std::memory_order_relaxed) != 0; }
+  Failure failure() const;
+
+  // Ends this rank's waits: it leaves the group.
+  void close() noexcept;
+  bool is_closed() const { return own().closed.load(std::memory_order_relaxed) != 0; }
+
+  // Where a symmetric place of peer p lies in this process.
+  unsigned char* resolve(int p, uint64_t place) const {
+    return segments_[Place::segment_of(place)][p] + Place::offset_of(place);
+  }
+  // Registers symmetric memory: one mapping a rank. Returns its segment number.
+  uint64_t add_segment(std::vector<unsigned char*> bases);
+  void drop_segment(uint64_t segment) { segments_[segment].clear(); }
+
+
+ private:
+  using Poll = bool (*)(const void*);
+  bool wait_long(int p, Poll poll, const void* ready);
+  void sleep(int p, Poll poll, const void* ready);
+  bool must_stop(int p) const;
+  bool is_late();
+  void ring_bell();
+  std::string absent_ranks() const;
+  std::string quiet(int p) const;
+  Control& own() const { return arenas_[rank_].control(); }
+
+  const Kind kind_;
+  const int rank_, size_;
+  const ArenaView* const arenas_;
+  std::vector<std::shared_ptr<const Life>> lives_;
+  std::vector<std::vector<unsigned char*>> segments_;
+  int spin_;
+  uint32_t number_ = 0;
+  std::atomic<int64_t> timeout_ms_{0};
+  std::atomic<int64_t> next_life_check_{0};
+  std::atomic<int64_t> deadline_{0};  // steady clock, ns; 0: no wait of this call was long so far
+  std::atomic<bool> mismatch_{false};
+};
+
+}  // namespace dda

@@ -1,0 +1,22 @@
+#include "memory/layout.h"
+
+namespace dda {
+
+namespace {
+constexpr uint64_t kPage = 4096;
+}
+
+Layout::Layout(int size, int blocks, uint64_t slot_bytes, uint64_t mailbox_bytes)
+    : size(size),
+      blocks(blocks),
+      slot_bytes(round_up(slot_bytes, kLineBytes)),
+      mailbox_bytes(round_up(mailbox_bytes, kLineBytes)) {
+  entries = round_up(sizeof(Control), kLineBytes);
+  rows = entries + 2 * sizeof(Entry);
+  steps = rows + 2 * row_bytes();
+  mailboxes = round_up(steps + blocks * sizeof(Step), kPage);
+  slots = round_up(mailboxes + size * (sizeof(Mailbox) + this->mailbox_bytes), kPage);
+  total = round_up(slots + 3 * blocks * this->slot_bytes, kPage);
+}
+
+}  // namespace dda
