@@ -12,10 +12,10 @@
 // before it enters, so that the entry is also the signal that the data is there; `first()` is the
 // number of the publication that announces chunk 0.
 //
-// Why two staging slots are enough, without a barrier at the end: every call begins with a full
-// exchange of entries, so a rank is at most one call ahead of any other. The slot that it fills then
-// is not the one that its last chunk lies in, and every earlier chunk has been read by those who
-// published a later step, for which the algorithms wait.
+// Why no barrier is needed at the end, although peers may still read: every call begins with a full
+// exchange of entries, so a rank is at most one call ahead of any other. What it stages then does
+// not overlap its last chunk (the cursor has moved on), and every earlier chunk has been read by
+// those who published a later step, for which the algorithms wait.
 #pragma once
 
 #include <atomic>
@@ -28,6 +28,7 @@
 #include "core/epoch.h"
 #include "core/signature.h"
 #include "device/cpu_ops.h"
+#include "device/cpu_store.h"
 #include "engine/failpoint.h"
 #include "engine/watch.h"
 #include "memory/layout.h"
@@ -38,16 +39,15 @@ namespace dda {
 struct EntryRecord {
   uint32_t number = 0;  // of the call
   Signature signature;
-  uint64_t where = Place::kSlot;
-  uint64_t where_out = Place::kSlot;
+  uint64_t where = 0;
+  uint64_t where_out = 0;
   uint64_t longest = 0;
-  uint32_t rotation = 0;
 };
 
 class CpuBlock {
  public:
   CpuBlock(const ArenaView* arenas, const Layout& layout, Watch& watch, const CpuOps& ops, int rank,
-           int index, const EntryRecord& entry, bool entered)
+           int index, const EntryRecord& entry, bool entered, StoreChoice& store)
       : arenas_(arenas),
         layout_(layout),
         watch_(watch),
@@ -55,6 +55,7 @@ class CpuBlock {
         rank_(rank),
         index_(index),
         entry_(entry),
+        store_(store),
         step_(entered ? 1 : 0),
         first_(entered ? 2 : 1) {}
 
@@ -68,21 +69,21 @@ class CpuBlock {
   // This rank's staging slot for chunk `c`, at byte `at`.
   unsigned char* slot(uint64_t c, uint64_t at) const {
     if (entry_.where == Place::kInline) return own_entry().data + at;
-    return arenas_[rank_].base + layout_.slot(index_, parity(entry_.rotation, c)) + at;
+    return in_ring(rank_, entry_.where, c) + at;
   }
   void stage(uint64_t c, uint64_t at, const void* from, uint64_t bytes) const {
     if (is_symmetric(entry_.where)) return;  // peers read it where it is
-    copy(slot(c, at), from, bytes);
+    store_.copy(ops_, slot(c, at), from, bytes);
   }
   // Peer p's chunk `c`: at byte `at` of its slot, or at byte `offset` of its symmetric tensor.
   const unsigned char* staged(int p, uint64_t c, uint64_t at, uint64_t offset) const {
     const Entry& theirs = entry_of(p);
     if (theirs.where == Place::kInline) return theirs.data + at;
     if (is_symmetric(theirs.where)) return watch_.resolve(p, theirs.where) + offset;
-    return arenas_[p].base + layout_.slot(index_, parity(theirs.rotation, c)) + at;
+    return in_ring(p, theirs.where, c) + at;
   }
   unsigned char* result(int p) const {
-    return arenas_[p].base + layout_.slot(index_, Layout::kResult);
+    return arenas_[p].base + layout_.result(index_);
   }
   // Whether every rank's output can be written by its peers, and where rank p's is.
   bool all_outputs_shared() const {
@@ -103,7 +104,6 @@ class CpuBlock {
       mine.where = entry_.where;
       mine.where_out = entry_.where_out;
       mine.longest = entry_.longest;
-      mine.rotation = entry_.rotation;
       mine.number.store(entry_.number, std::memory_order_release);
     } else {
       arenas_[rank_].step(index_).store(epoch_of(entry_.number, step_), std::memory_order_release);
@@ -141,8 +141,13 @@ class CpuBlock {
   }
 
  private:
-  int parity(uint32_t rotation, uint64_t c) const {
-    return static_cast<int>((rotation >> index_ ^ c) & 1);
+  // Chunk `c` of a call that began at offset `where`: each chunk in the next slot of the ring, or
+  // the one chunk behind the ring. Whatever a peer says, it is kept within its arena.
+  unsigned char* in_ring(int p, uint64_t where, uint64_t c) const {
+    const uint64_t ring = layout_.staging_bytes;
+    const uint64_t offset = where < ring ? (where + c * layout_.slot_bytes) % ring
+                                         : ring + (where - ring) % (2 * Layout::kHotBytes);
+    return arenas_[p].base + layout_.staging(index_) + offset;
   }
   static bool is_symmetric(uint64_t where) { return Place::segment_of(where) != 0; }
   Entry& own_entry() const { return arenas_[rank_].entry(entry_.number & 1); }
@@ -172,6 +177,7 @@ class CpuBlock {
   const int rank_;
   const int index_;
   const EntryRecord& entry_;
+  StoreChoice& store_;
   uint32_t step_;
   const uint32_t first_;
 };

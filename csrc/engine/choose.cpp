@@ -20,9 +20,8 @@ bool has_tree(Collective collective) {
 
 Tuning default_tuning(int size) {
   Tuning tuning;
-  // Two ranks: both forms move the same bytes between the cores, but the tree copies less, which
-  // pays for its second hop once a chunk no longer fits the first cache.
-  tuning.flat_max_bytes = size == 2 ? 128 << 10 : 16 << 10;
+  // Two ranks: both forms move the same bytes between the cores, and flat has one hop.
+  tuning.flat_max_bytes = size == 2 ? UINT64_MAX : 16 << 10;
   if (env().flat_max_bytes >= 0) tuning.flat_max_bytes = env().flat_max_bytes;
   tuning.block_bytes = 512 << 10;
   return tuning;

@@ -64,6 +64,7 @@ CpuGroup::CpuGroup(std::shared_ptr<Bootstrap> store, const GroupOptions& options
       arenas_(views_of(neighbours_, layout_)),
       watch_(Watch::Kind::kCalls, rank_, size_, arenas_.data(), lives_of(neighbours_)),
       messages_(rank_, size_, arenas_.data(), layout_, lives_of(neighbours_)),
+      stores_(layout.blocks),
       in_offsets_(size_),
       out_offsets_(size_) {}
 
@@ -102,33 +103,31 @@ void CpuGroup::run(const Call& call) {
   EntryRecord entry;
   entry.number = number_;
   entry.signature = sign(call);
-  entry.rotation = rotation_;
   bool ok = true;
   if (plan.enters_with_data) {
     const Task task = cut(call, plan);
-    if (task.stride() * (task.in.whole ? 1 : size_) <= Entry::kInlineBytes) {
-      entry.where = Place::kInline;
-    }
+    const uint64_t staged = task.stride() * (task.in.whole ? 1 : size_);
+    entry.where = staged <= Entry::kInlineBytes ? Place::kInline
+                                                : cursor_.take(staged, layout_.staging_bytes);
     ok = run_block({call, plan, task, reducer, entry}, 0, false);
   } else {
     if (call.collective == Collective::kAllToAll) publish_rows(call, entry);
     if (!reducer.scales()) offer_symmetric(call, entry);
+    // Whatever was staged before has been read once the entries are exchanged.
+    if (Place::segment_of(entry.where) == 0) entry.where = first_slot_;
     ok = exchange_entries(entry);
     if (ok && call.collective == Collective::kAllToAll) {
       check_rows(call, &longest);
       plan = plan_for(call, longest);
     }
+    first_slot_ = (first_slot_ + plan.chunks * layout_.slot_bytes) % layout_.staging_bytes;
+    cursor_.next = first_slot_;
     const Task task = cut(call, plan);
     ok = ok && run_blocks({call, plan, task, reducer, entry}) &&
          (!is_any_symmetric(number_) || leave_together());
   }
-  // The next chunk to be staged must not lie where the last one may still be read.
-  rotation_ ^= plan.chunks % 2 == 1 ? ~0u : 0u;
   if (ok) return;
-  if (watch_.take_mismatch()) {
-    rotation_ = ~entry.rotation;
-    throw_mismatch(call);
-  }
+  if (watch_.take_mismatch()) throw_mismatch(call);
   throw_failure(name_of(call.collective), number_);
 }
 
@@ -148,7 +147,8 @@ bool CpuGroup::run_blocks(const Running& running) {
 }
 
 bool CpuGroup::run_block(const Running& running, int index, bool entered) {
-  CpuBlock b(arenas_.data(), layout_, watch_, ops_, rank_, index, running.entry, entered);
+  CpuBlock b(arenas_.data(), layout_, watch_, ops_, rank_, index, running.entry, entered,
+             stores_[index]);
   const Task& t = running.task;
   const bool is_tree = running.plan.algorithm == Algorithm::kTree;
   switch (running.call.collective) {
@@ -178,7 +178,7 @@ bool CpuGroup::run_block(const Running& running, int index, bool entered) {
 }
 
 bool CpuGroup::exchange_entries(const EntryRecord& entry) {
-  CpuBlock b(arenas_.data(), layout_, watch_, ops_, rank_, 0, entry, false);
+  CpuBlock b(arenas_.data(), layout_, watch_, ops_, rank_, 0, entry, false, stores_[0]);
   b.publish();
   return b.wait_all();
 }
@@ -243,7 +243,7 @@ void CpuGroup::refuse_locked(const std::string& why) noexcept {
   std::strncpy(reinterpret_cast<char*>(mine.data), why.c_str(), Entry::kInlineBytes - 1);
   mine.data[Entry::kInlineBytes - 1] = '\0';
   mine.signature = Signature::refused().word;
-  mine.where = mine.where_out = Place::kSlot;
+  mine.where = mine.where_out = 0;
   mine.number.store(number_, std::memory_order_release);
   watch_.ring();
 }

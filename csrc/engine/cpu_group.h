@@ -47,6 +47,27 @@ class CpuGroup final : public Group {
  private:
   struct Running;
 
+  // Where the next contribution is staged: never where the one before lies, which peers may still be
+  // reading. Large ones run through the ring, so that a line comes back only when it has left the
+  // caches of both cores: to store to a line that a peer's cache still holds takes longer than the
+  // copy itself (measured: 64 KiB in 7.4 us over two slots, 1.6 us over a ring of 2 MiB). Small ones
+  // take turns in two places, which the caches keep.
+  struct Cursor {
+    uint64_t next = 0;
+    bool hot = false;
+
+    // `bytes`: a slot at most, of which the ring has four and more.
+    uint64_t take(uint64_t bytes, uint64_t ring) {
+      if (bytes <= Layout::kHotBytes) {
+        hot = !hot;
+        return ring + (hot ? Layout::kHotBytes : 0);
+      }
+      const uint64_t at = next + bytes > ring ? 0 : next;
+      next = at + bytes;
+      return at;
+    }
+  };
+
   void check_usable(const char* what) const;
   std::string find_problem(const Call& call) const;
   Signature sign(const Call& call) const;
@@ -83,7 +104,9 @@ class CpuGroup final : public Group {
 
   std::mutex mutex_;  // one call at a time
   uint32_t number_ = 0;
-  uint32_t rotation_ = 0;
+  Cursor cursor_;
+  uint64_t first_slot_ = 0;  // of the next call that enters before it stages
+  std::vector<StoreChoice> stores_;  // by block
   uint64_t sequence_ = 0;
   std::vector<uint64_t> in_offsets_, out_offsets_;
 };

@@ -10,15 +10,18 @@
 namespace dda {
 namespace {
 
-constexpr uint64_t kMailboxTotal = 1 << 20;  // of all rings of a rank together
+constexpr uint64_t kMailboxTotal = 512 << 10;  // of all rings of a rank together
+// Of all blocks together: more than a core's own caches hold, see CpuGroup::Cursor.
+constexpr uint64_t kStagingTotal = 4 << 20;
 
 Layout layout_for(const GroupOptions& options, int blocks) {
-  const uint64_t slot = options.slot_bytes != 0 ? options.slot_bytes : env().slot_bytes;
   const auto size = static_cast<uint64_t>(options.size);
-  // A slot holds at least one line for each rank.
-  const uint64_t least = size * kLineBytes;
+  const uint64_t asked = options.slot_bytes != 0 ? options.slot_bytes : env().slot_bytes;
+  const uint64_t slot = std::max(asked, size * kLineBytes);  // a line for each rank at least
+  const int used = std::clamp(blocks, 1, kMaxBlocks);
+  const uint64_t slots = std::clamp<uint64_t>(kStagingTotal / slot / used, 4, 64);
   const uint64_t mailbox = std::clamp<uint64_t>(kMailboxTotal / size, 8 << 10, 256 << 10);
-  return Layout(options.size, std::clamp(blocks, 1, kMaxBlocks), std::max(slot, least), mailbox);
+  return Layout(options.size, used, slot, static_cast<int>(slots), mailbox);
 }
 
 void sign_arena(unsigned char* base, const GroupOptions& options, const uint64_t* nonce) {

@@ -4,7 +4,7 @@
 //   entries      two records by which the rank enters a call, used in turn
 //   rows         two rows of counts, for all_to_all with uneven parts
 //   steps        one signal a block: how far the rank has come within a call
-//   slots        for each block two staging slots, used in turn, and one result slot
+//   slots        for each block a ring of staging slots and one result slot
 //   mailboxes    one ring a peer, for send and receive
 //
 // Only the owner writes, but for three words: peers revoke, ring and count themselves as sleepers.
@@ -46,7 +46,6 @@ struct Control {
 // How a rank enters a call. `number` is stored last, with release: it is the signal.
 struct alignas(kLineBytes) Entry {
   std::atomic<uint32_t> number;
-  uint32_t rotation;   // a bit a block: which staging slot holds the block's first chunk
   uint64_t signature;
   uint64_t where;      // a Place: where to read this rank's input
   uint64_t where_out;  // a Place: where to write this rank's output, if peers can
@@ -68,8 +67,8 @@ struct alignas(kLineBytes) Mailbox {
 
 // Where a rank's data lies for its peers: in its slots, in its entry, or in symmetric memory.
 struct Place {
-  static constexpr uint64_t kSlot = 0;
-  static constexpr uint64_t kInline = 1;
+  // In slots: the offset of its first chunk in each block's ring, or behind the ring.
+  static constexpr uint64_t kInline = uint64_t{1} << 47;  // in the entry
   static constexpr int kSegmentShift = 48;  // symmetric: segment number from 1, and an offset
   static uint64_t symmetric(uint64_t segment, uint64_t offset) {
     return segment << kSegmentShift | offset;
@@ -85,16 +84,20 @@ struct Layout {
   int size = 1;
   int blocks = 1;
   uint64_t slot_bytes = 0;
+  uint64_t staging_bytes = 0;  // of a block: the ring of its staging slots
   uint64_t mailbox_bytes = 0;  // of a ring's data
   uint64_t entries = 0, rows = 0, steps = 0, slots = 0, mailboxes = 0, total = 0;
 
   Layout() = default;
-  Layout(int size, int blocks, uint64_t slot_bytes, uint64_t mailbox_bytes);
+  Layout(int size, int blocks, uint64_t slot_bytes, int slots, uint64_t mailbox_bytes);
 
   uint64_t row(int parity) const { return rows + parity * row_bytes(); }
   uint64_t row_bytes() const { return round_up(2 * sizeof(int64_t) * size, kLineBytes); }
-  uint64_t slot(int block, int which) const { return slots + (3 * block + which) * slot_bytes; }
-  static constexpr int kResult = 2;
+  // Behind the ring lie two places for small contributions, and the result slot.
+  static constexpr uint64_t kHotBytes = 4 << 10;
+  uint64_t staging(int block) const { return slots + block * block_bytes(); }
+  uint64_t result(int block) const { return staging(block) + staging_bytes + 2 * kHotBytes; }
+  uint64_t block_bytes() const { return staging_bytes + 2 * kHotBytes + slot_bytes; }
   uint64_t mailbox(int peer) const {
     return mailboxes + peer * (sizeof(Mailbox) + mailbox_bytes);
   }

@@ -2,7 +2,10 @@
 
 #include <ATen/MemoryOverlap.h>
 
+#include <algorithm>
+#include <functional>
 #include <numeric>
+#include <string>
 
 namespace dda::calls {
 namespace {
@@ -259,6 +262,20 @@ Operation all_to_all(at::TensorList in, at::TensorList out, Place place) {
   builder.check_ratio(in[place.rank], out[place.rank], 1);
   for (const at::Tensor& part : in) builder.op().in_counts.push_back(part.numel());
   for (const at::Tensor& part : out) builder.op().out_counts.push_back(part.numel());
+  return builder.done();
+}
+
+Operation send(const at::Tensor& tensor) {
+  Builder builder(Collective::kSend, c10d::OpType::SEND);
+  builder.read(tensor);
+  builder.op().call.count = tensor.numel();
+  return builder.done();
+}
+
+Operation receive(const at::Tensor& tensor) {
+  Builder builder(Collective::kReceive, c10d::OpType::RECV);
+  builder.write(tensor);
+  builder.op().call.count = tensor.numel();
   return builder.done();
 }
 

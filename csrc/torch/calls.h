@@ -45,4 +45,8 @@ Operation all_to_all(const at::Tensor& in, const at::Tensor& out, at::IntArrayRe
                      at::IntArrayRef out_splits, Place place);
 Operation all_to_all(at::TensorList in, at::TensorList out, Place place);
 
+// One end of a message; only `call.dtype`, `call.count` and the tensor are set.
+Operation send(const at::Tensor& tensor);
+Operation receive(const at::Tensor& tensor);
+
 }  // namespace dda::calls

@@ -1,36 +1,13 @@
 #include "torch/operation.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-
 #include <functional>
+#include <optional>
 
 #include "torch/errors.h"
+#include "torch/staging.h"
 
 namespace dda {
 namespace {
-
-// Whether the engine can use the tensor's memory as it lies.
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() &&
-         !tensor._is_zerotensor();
-}
-
-// Below autograd: `to` may be a parameter, and what happens here is not differentiated.
-void overwrite(const at::Tensor& to, const at::Tensor& from) {
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  to.copy_(from);
-}
-
-at::Tensor stand_in(const at::Tensor& tensor) {
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  return at::empty(tensor.sizes(), tensor.options());
-}
-
-at::Tensor contiguous_copy(const at::Tensor& tensor) {
-  at::Tensor result = stand_in(tensor);
-  overwrite(result, tensor);
-  return result;
-}
 
 const char* begin_of(const at::Tensor& tensor) {
   return static_cast<const char*>(tensor.const_data_ptr());
@@ -106,6 +83,8 @@ class Staging {
       call.out_parts = out_parts_.data();
     } else if (!out_.empty()) {
       call.out = out_parts_[0];
+    } else if (op_.call.collective == Collective::kBroadcast) {
+      call.out = const_cast<void*>(call.in);  // the root's: in place, so nothing is written
     }
     if (!op_.in_counts.empty()) call.in_counts = op_.in_counts.data();
     if (!op_.out_counts.empty()) call.out_counts = op_.out_counts.data();
@@ -139,9 +118,13 @@ std::vector<at::Tensor> Operation::results() const {
   return {tensors.begin(), tensors.end()};
 }
 
-void refuse(Group& group, const std::exception& error) noexcept {
+std::string message_of(const std::exception& error) {
   const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
-  group.refuse(from_torch != nullptr ? from_torch->what_without_backtrace() : error.what());
+  return from_torch != nullptr ? from_torch->what_without_backtrace() : error.what();
+}
+
+void refuse(Group& group, const std::exception& error) noexcept {
+  group.refuse(message_of(error));
 }
 
 }  // namespace dda

@@ -41,6 +41,9 @@ struct Operation {
 // Several operations that are issued as one; nearly always one.
 using Batch = c10::SmallVector<Operation, 1>;
 
+// Without torch's stack trace.
+std::string message_of(const std::exception& error);
+
 // Tells the peers that this rank cannot take part in the call that they make now, because of
 // `error`.
 void refuse(Group& group, const std::exception& error) noexcept;

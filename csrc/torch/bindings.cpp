@@ -1,0 +1,101 @@
+// The Python module dda._C. dda/_C.pyi documents it for Python.
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+#include <torch/extension.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "torch/backend.h"
+#include "torch/create.h"
+#include "torch/errors.h"
+#include "torch/fallback.h"
+#include "torch/measure.h"
+#include "torch/null_backend.h"
+#include "torch/options.h"
+
+namespace dda {
+namespace {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+void bind_options(py::module_& m) {
+  py::class_<DdaOptions, c10::intrusive_ptr<DdaOptions>, c10d::Backend::Options>(m, "Options")
+      .def(py::init([](std::chrono::milliseconds timeout, int64_t slot_bytes, int64_t threads) {
+             TORCH_CHECK_VALUE(slot_bytes >= 0 && threads >= 0,
+                               "dda.Options: slot_bytes and threads must not be negative");
+             auto options = c10::make_intrusive<DdaOptions>(timeout);
+             options->slot_bytes = slot_bytes;
+             options->threads = threads;
+             return options;
+           }),
+           py::arg("timeout") = kBackendDefaultTimeout, py::arg("slot_bytes") = 0,
+           py::arg("threads") = 0)
+      .def_readonly("slot_bytes", &DdaOptions::slot_bytes)
+      .def_readonly("threads", &DdaOptions::threads)
+      // torch copies the options of a group that it splits.
+      .def("__deepcopy__", [](const DdaOptions& self, const py::object&) { return self.clone(); });
+}
+
+void bind_backend(py::module_& m) {
+  py::class_<DdaBackend, c10::intrusive_ptr<DdaBackend>, c10d::Backend>(m, "DdaBackend")
+      .def_property_readonly("options", &DdaBackend::getBackendOptions)
+      .def_property_readonly("timeout", [](DdaBackend& self) { return self.group().timeout(); })
+      .def_property_readonly("error", [](DdaBackend& self) { return self.group().error(); })
+      .def_property_readonly("sequence", [](DdaBackend& self) { return self.group().sequence(); })
+      .def("abort", [](DdaBackend& self, const std::string& why) { self.group().abort(why); },
+           py::arg("why") = "abort() was called", NoGil())
+      .def("refuse", [](DdaBackend& self, const std::string& why) {
+             self.refuse(std::runtime_error(why));
+           }, py::arg("why"), NoGil())
+      .def("allocate", &DdaBackend::allocate, py::arg("nbytes"), NoGil())
+      .def("explain",
+           [](DdaBackend& self, const std::string& collective, uint64_t nbytes, bool symmetric) {
+             Explanation e = self.group().explain(parse_collective(collective), nbytes, symmetric);
+             return std::make_tuple(std::move(e.algorithm), std::move(e.reason), e.blocks,
+                                    e.chunk_bytes);
+           },
+           py::arg("collective"), py::arg("nbytes"), py::arg("symmetric") = false)
+      .def("engine_time",
+           [](DdaBackend& self, const std::string& collective, uint64_t nbytes, int iterations,
+              const std::string& dtype, const std::string& algorithm, bool symmetric) {
+             Measurement what;
+             what.collective = parse_collective(collective);
+             what.bytes = nbytes;
+             what.iterations = iterations;
+             what.dtype = parse_dtype(dtype);
+             what.algorithm = parse_algorithm(algorithm);
+             what.symmetric = symmetric;
+             return measure(self.group(), what);
+           },
+           py::arg("collective"), py::arg("nbytes"), py::arg("iterations"),
+           py::arg("dtype") = "float32", py::arg("algorithm") = "auto",
+           py::arg("symmetric") = false, NoGil());
+
+  py::class_<FallbackBackend, c10::intrusive_ptr<FallbackBackend>, c10d::Backend>(
+      m, "FallbackBackend")
+      .def_property_readonly("options", &FallbackBackend::getBackendOptions)
+      .def_property_readonly("reason", &FallbackBackend::reason);
+
+  m.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("size"),
+        py::arg("options"), NoGil());
+}
+
+void bind_null_backend(py::module_& m) {
+  py::class_<NullBackend, c10::intrusive_ptr<NullBackend>, c10d::Backend>(m, "NullBackend")
+      .def(py::init<int, int>(), py::arg("rank"), py::arg("size"));
+}
+
+}  // namespace
+}  // namespace dda
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  pybind11::module_::import("torch.distributed");  // binds the base classes
+  dda::bind_errors(m);
+  dda::bind_options(m);
+  dda::bind_backend(m);
+  dda::bind_null_backend(m);
+}
