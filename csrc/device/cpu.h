@@ -35,6 +35,13 @@
 
 namespace dda {
 
+// How a signal is stored. A test build demotes it, to see ThreadSanitizer find that.
+#if defined(DDA_RELAXED_SIGNALS)
+inline constexpr std::memory_order kSignal = std::memory_order_relaxed;
+#else
+inline constexpr std::memory_order kSignal = std::memory_order_release;
+#endif
+
 // What a rank says when it enters.
 struct EntryRecord {
   uint32_t number = 0;  // of the call
@@ -104,9 +111,9 @@ class CpuBlock {
       mine.where = entry_.where;
       mine.where_out = entry_.where_out;
       mine.longest = entry_.longest;
-      mine.number.store(entry_.number, std::memory_order_release);
+      mine.number.store(entry_.number, kSignal);
     } else {
-      arenas_[rank_].step(index_).store(epoch_of(entry_.number, step_), std::memory_order_release);
+      arenas_[rank_].step(index_).store(epoch_of(entry_.number, step_), kSignal);
     }
     watch_.ring();
     DDA_FAILPOINT_AT("published");

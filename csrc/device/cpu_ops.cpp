@@ -7,7 +7,7 @@ namespace dda {
 const CpuOps* find_cpu_ops(const char* name) {
   const bool any = name == nullptr || std::strcmp(name, "auto") == 0;
   const auto wanted = [&](const CpuOps& ops) { return any || std::strcmp(name, ops.name) == 0; };
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(DDA_ONLY_BASELINE)
   if (wanted(avx512::kOps) && __builtin_cpu_supports("avx512f") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq")) {

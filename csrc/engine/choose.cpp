@@ -18,12 +18,13 @@ bool has_tree(Collective collective) {
 
 }  // namespace
 
-Tuning default_tuning(int size) {
+Tuning default_tuning(const Layout& layout) {
   Tuning tuning;
   // Two ranks: both forms move the same bytes between the cores, and flat has one hop.
-  tuning.flat_max_bytes = size == 2 ? UINT64_MAX : 16 << 10;
+  tuning.flat_max_bytes = layout.size == 2 ? UINT64_MAX : 16 << 10;
   if (env().flat_max_bytes >= 0) tuning.flat_max_bytes = env().flat_max_bytes;
-  tuning.block_bytes = 512 << 10;
+  // A block is worth its start when it has a few chunks to move.
+  tuning.block_bytes = 2 * layout.slot_bytes;
   return tuning;
 }
 

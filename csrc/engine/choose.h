@@ -12,7 +12,7 @@ struct Tuning {
   uint64_t flat_max_bytes;  // an all_reduce or reduce up to here is flat
   uint64_t block_bytes;     // a call gets one block for each so many bytes
 };
-Tuning default_tuning(int size);
+Tuning default_tuning(const Layout& layout);
 
 struct Plan {
   Algorithm algorithm = Algorithm::kFlat;

@@ -59,7 +59,7 @@ CpuGroup::CpuGroup(std::shared_ptr<Bootstrap> store, const GroupOptions& options
       parallel_(options.parallel != nullptr ? options.parallel : one_after_another),
       ops_(*find_cpu_ops(env().isa.c_str())),
       layout_(layout),
-      tuning_(default_tuning(options.size)),
+      tuning_(default_tuning(layout)),
       neighbours_(std::move(neighbours)),
       arenas_(views_of(neighbours_, layout_)),
       watch_(Watch::Kind::kCalls, rank_, size_, arenas_.data(), lives_of(neighbours_)),

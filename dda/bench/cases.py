@@ -36,11 +36,6 @@ class DType:
     size: int
     largest: int  # every integer from 0 to here is exact
 
-    @property
-    def is_float(self) -> bool:
-        """Whether a quotient has a fraction."""
-        return "float" in self.torch
-
 
 DTYPES = [
     DType("int8", "int8", "int8", 1, 127),

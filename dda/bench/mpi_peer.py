@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.util.dtypes import from_numpy_dtype
+from mpi4py.util.dtlib import from_numpy_dtype
 
 from dda.bench.cases import PERIOD, DType, Row
 from dda.bench.peer import Peer, UnsupportedError

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dda.bench.cases import PERIOD, DType, Row
+from dda.bench.cases import PERIOD, Case, DType, Row
 from dda.bench.options import Spec
 from dda.bench.peer import Peer, UnsupportedError
 
@@ -159,9 +159,9 @@ class TorchPeer(Peer):
 class EnginePeer(TorchPeer):
     """A rank whose calls are made by a loop in C++, without torch and without Python."""
 
-    def bind(self, send: Any, recv: Any, in_place: bool) -> Callable[[], object]:
-        """Returns nothing to call: the loop brings its own buffers."""
-        return lambda: None
+    def prepare(self, case: Case) -> None:
+        """Makes nothing: the loop brings its own buffers."""
+        self.case = case
 
     def time(self, form: str, iterations: int, warmup: int) -> list[float]:
         """Returns the microseconds of each call in the loop."""

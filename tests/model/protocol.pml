@@ -41,9 +41,9 @@
 #define readers (kind == FROM_ROOT -> all_but(root) : (kind == TO_ROOT -> only(root) : all_but(me)))
 
 #ifdef ONE_ENTRY
-#define parity 0
+#define entry_of(r, n) arena[r].entry[0]
 #else
-#define parity (number & 1)
+#define entry_of(r, n) arena[r].entry[(n) & 1]
 #endif
 
 #define RESULT 2
@@ -145,22 +145,47 @@ inline wait_until(condition) {
 
 inline publish_entry() {
   atomic {
-    arena[me].entry[parity].signature = call;
-    arena[me].entry[parity].rotation = rotation;
-    arena[me].entry[parity].number = number
+    entry_of(me, number).signature = call;
+    entry_of(me, number).rotation = rotation;
+    entry_of(me, number).number = number
   }
 }
 
-/* Until every peer has entered call `number`; tells whether it differs from this rank's. */
-inline wait_entries() {
+/* A rank that refused a call has not waited for the others' entries, so it does before it goes on:
+ * its next entry takes the place of the one before the refused call, for which they may look. */
+#define previous ((number + NUMBERS - 1) % NUMBERS)
+#if defined(RUN_AFTER_REFUSAL)
+#define must_wait (has_refused && call == REFUSED)
+#elif defined(REFUSE_AFTER_REFUSAL)
+#define must_wait (has_refused && call != REFUSED)
+#else
+#define must_wait has_refused
+#endif
+
+/* Whose entry this rank waits for: every peer's, whatever the call. */
+#ifdef ROOT_ENTRY_ONLY
+#define awaits(r) (r != me && (kind != FROM_ROOT || me == root || r == root))
+#else
+#define awaits(r) (r != me)
+#endif
+
+/* Until all have entered call `n`; tells in `differs` whether they made another call than this. */
+inline wait_entries(n) {
   atomic {
     differs = false;
     for (p : 0 .. RANKS - 1) {
       if
-      :: p == me
-      :: else ->
-         wait_until(arena[p].entry[parity].number == number);
-         differs = differs || arena[p].entry[parity].signature != call
+      :: awaits(p) ->
+         wait_until(entry_of(p, n).number == n);
+         differs = differs || entry_of(p, n).signature != call
+#ifdef MISMATCH_AT_ONCE
+         ;
+         if
+         :: differs -> break
+         :: else
+         fi
+#endif
+      :: else
       fi
     }
     p = 0
@@ -198,10 +223,42 @@ inline fill(which, c) {
 }
 inline stage(c) { fill(slot_of(rotation, c), c) }
 
+inline stage_and_publish(c) {
+#ifdef FLAG_FIRST
+  publish();
+  stage(c)
+#else
+  stage(c);
+  publish()
+#endif
+}
+
+/* Nobody will read what was staged for a call that failed. */
+inline drop() {
+  atomic {
+    arena[me].slot[slot_of(rotation, 0)].unread = 0;
+    arena[me].slot[slot_of(rotation, 0)].tag = 0
+  }
+}
+
 inline read(r, which, c) {
   d_step {
     assert(arena[r].slot[which].tag == number * 4 + (c));
     assert(arena[r].slot[which].unread & only(me));
-    arena[r].slot[which].unread = arena[r].slot[which].unread & ~only(me)
+    arena[r].slot[which].unread = arena[r].slot[which].unread & ~only(me);
+    arena[r].slot[which].tag = (arena[r].slot[which].unread -> arena[r].slot[which].tag : 0)
+  }
+}
+inline read_staged(r, c) { read(r, slot_of(entry_of(r, number).rotation, c), c) }
+
+inline read_all_staged(c) {
+  atomic {
+    for (p : 0 .. RANKS - 1) {
+      if
+      :: p == me
+      :: else -> read_staged(p, c)
+      fi
+    }
+    p = 0
   }
 }

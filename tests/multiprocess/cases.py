@@ -33,7 +33,9 @@ SHAPES = st.one_of(
     st.integers(1, 3 * SLOT_BYTES).map(lambda n: (n,)),
 )
 SEEDS = st.integers(0, 10_000)
-LAYOUTS = st.sampled_from(reference.LAYOUTS)
+# The layouts of ranks 0, 1, …, over again where there are more ranks than layouts.
+LAYOUTS = st.lists(st.sampled_from(reference.LAYOUTS), min_size=1, max_size=3).map(tuple)
+ALL_LAYOUTS = [(layout,) for layout in reference.LAYOUTS] + [reference.LAYOUTS]
 DTYPES = st.sampled_from(reference.DTYPES)
 REDUCTIONS = st.sampled_from(
     [(d, op) for d in reference.REDUCED for op in reference.OPS if reference.is_defined(op, d)]

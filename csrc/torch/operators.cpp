@@ -1,0 +1,249 @@
+#include "torch/operators.h"
+
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/library.h>
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "torch/dtypes.h"
+#include "torch/executor.h"
+
+namespace dda {
+
+c10::intrusive_ptr<c10d::ProcessGroup> group_named(const std::string& name) {
+  return c10d::resolve_process_group(name);
+}
+
+at::Tensor new_gathered(const at::Tensor& input, int64_t ranks) {
+  TORCH_CHECK(input.dim() > 0, "dda: a tensor without dimensions cannot be joined; use reshape(1)");
+  std::vector<c10::SymInt> shape = input.sym_sizes().vec();
+  shape[0] = shape[0] * ranks;
+  return input.new_empty_symint(shape);
+}
+
+at::Tensor new_scattered(const at::Tensor& input, int64_t ranks) {
+  TORCH_CHECK(input.dim() > 0, "dda: a tensor without dimensions cannot be split");
+  std::vector<c10::SymInt> shape = input.sym_sizes().vec();
+  TORCH_SYM_CHECK((shape[0] % ranks).sym_eq(0), "dda: ", shape[0],
+                  " rows do not divide into equal parts for ", ranks, " ranks");
+  shape[0] = shape[0] / ranks;
+  return input.new_empty_symint(shape);
+}
+
+at::Tensor new_exchanged(const at::Tensor& input, OptionalSplits output_splits) {
+  if (!output_splits) return input.new_empty_symint(input.sym_sizes());
+  TORCH_CHECK(input.dim() > 0, "dda: a tensor without dimensions cannot be split");
+  std::vector<c10::SymInt> shape = input.sym_sizes().vec();
+  shape[0] = 0;
+  for (const c10::SymInt& rows : *output_splits) shape[0] = shape[0] + rows;
+  return input.new_empty_symint(shape);
+}
+
+namespace {
+
+// A group's backend, held while an operator runs.
+class Target {
+ public:
+  explicit Target(const std::string& group_name)
+      : backend_(group_named(group_name)->getBackend(at::kCPU)),
+        executor_(dynamic_cast<Executor*>(backend_.get())) {
+    TORCH_CHECK(executor_ != nullptr, "dda: the group '", group_name, "' has the CPU backend '",
+                backend_->getBackendName(), "'; make one with backend=\"dda\", or call dda.",
+                "all_reduce(...) and its siblings, which do so");
+  }
+
+  template <typename Prepare>
+  void run(Prepare prepare) const {
+    prepare_and_execute(*executor_, [&] { return prepare(executor_->place()); });
+  }
+  // The result of `make`; what it throws, the peers are told.
+  template <typename Make>
+  at::Tensor make(Make make) const {
+    try {
+      return make(executor_->place());
+    } catch (const std::exception& error) {
+      executor_->refuse(error);
+      throw;
+    }
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  Executor* executor_;
+};
+
+using calls::Place;
+
+Reduction reduction_of(std::string_view op) { return {parse_reduce_op(op)}; }
+
+std::vector<int64_t> numbers(OptionalSplits splits) {
+  std::vector<int64_t> result;
+  if (!splits) return result;
+  for (const c10::SymInt& split : *splits) result.push_back(split.guard_int(__FILE__, __LINE__));
+  return result;
+}
+
+at::Tensor& all_reduce_out(const at::Tensor& input, std::string_view op,
+                           const std::string& group_name, std::string_view algorithm,
+                           at::Tensor& out) {
+  Target(group_name).run([&](Place) {
+    return calls::all_reduce(input, out, reduction_of(op), parse_algorithm(algorithm));
+  });
+  return out;
+}
+
+at::Tensor all_reduce(const at::Tensor& input, std::string_view op, const std::string& group_name,
+                      std::string_view algorithm) {
+  at::Tensor out = at::empty_like(input, at::MemoryFormat::Contiguous);
+  return all_reduce_out(input, op, group_name, algorithm, out);
+}
+
+at::Tensor& all_reduce_(at::Tensor& self, std::string_view op, const std::string& group_name,
+                        std::string_view algorithm) {
+  return all_reduce_out(self, op, group_name, algorithm, self);
+}
+
+at::Tensor& reduce_(at::Tensor& self, int64_t root, std::string_view op,
+                    const std::string& group_name) {
+  Target(group_name).run([&](Place place) {
+    return calls::reduce(self, self, reduction_of(op), root, place);
+  });
+  return self;
+}
+
+at::Tensor& broadcast_(at::Tensor& self, int64_t root, const std::string& group_name) {
+  Target(group_name).run([&](Place place) { return calls::broadcast(self, root, place); });
+  return self;
+}
+
+at::Tensor& all_gather_out(const at::Tensor& input, const std::string& group_name,
+                           at::Tensor& out) {
+  Target(group_name).run([&](Place place) { return calls::all_gather(input, out, place); });
+  return out;
+}
+
+at::Tensor all_gather(const at::Tensor& input, const std::string& group_name) {
+  const Target target(group_name);
+  at::Tensor out = target.make([&](Place place) { return new_gathered(input, place.size); });
+  target.run([&](Place place) { return calls::all_gather(input, out, place); });
+  return out;
+}
+
+at::Tensor& reduce_scatter_out(const at::Tensor& input, std::string_view op,
+                               const std::string& group_name, at::Tensor& out) {
+  Target(group_name).run([&](Place place) {
+    return calls::reduce_scatter(input, out, reduction_of(op), place);
+  });
+  return out;
+}
+
+at::Tensor reduce_scatter(const at::Tensor& input, std::string_view op,
+                          const std::string& group_name) {
+  const Target target(group_name);
+  at::Tensor out = target.make([&](Place place) { return new_scattered(input, place.size); });
+  target.run([&](Place place) {
+    return calls::reduce_scatter(input, out, reduction_of(op), place);
+  });
+  return out;
+}
+
+// The root's result has everybody's parts; the others' has no rows.
+at::Tensor gather(const at::Tensor& input, int64_t root, const std::string& group_name) {
+  const Target target(group_name);
+  at::Tensor out = target.make([&](Place place) {
+    return new_gathered(input, place.rank == root ? place.size : 0);
+  });
+  target.run([&](Place place) {
+    std::vector<at::Tensor> parts;
+    if (place.rank == root) parts = out.split_with_sizes(std::vector(place.size, input.size(0)));
+    return calls::gather(input, parts, root, place);
+  });
+  return out;
+}
+
+at::Tensor& scatter_(at::Tensor& self, const std::optional<at::Tensor>& input, int64_t root,
+                     const std::string& group_name) {
+  Target(group_name).run([&](Place place) {
+    std::vector<at::Tensor> parts;
+    if (place.rank == root) {
+      TORCH_CHECK(input && input->dim() > 0 && self.dim() > 0 &&
+                      input->size(0) == self.size(0) * place.size,
+                  "dda scatter: the root needs an input with ", place.size,
+                  " times as many rows as the output");
+      parts = input->split_with_sizes(std::vector(place.size, self.size(0)));
+    }
+    return calls::scatter(parts, self, root, place);
+  });
+  return self;
+}
+
+at::Tensor& all_to_all_single_out(const at::Tensor& input, OptionalSplits output_splits,
+                                  OptionalSplits input_splits, const std::string& group_name,
+                                  at::Tensor& out) {
+  Target(group_name).run([&](Place place) {
+    return calls::all_to_all(input, out, numbers(input_splits), numbers(output_splits), place);
+  });
+  return out;
+}
+
+at::Tensor all_to_all_single(const at::Tensor& input, OptionalSplits output_splits,
+                             OptionalSplits input_splits, const std::string& group_name) {
+  const Target target(group_name);
+  at::Tensor out = target.make([&](Place) { return new_exchanged(input, output_splits); });
+  target.run([&](Place place) {
+    return calls::all_to_all(input, out, numbers(input_splits), numbers(output_splits), place);
+  });
+  return out;
+}
+
+void barrier(const std::string& group_name) {
+  Target(group_name).run([](Place) { return calls::barrier(); });
+}
+
+TORCH_LIBRARY(dda, m) {
+  m.def(
+      "all_reduce(Tensor input, str op, str group_name, str algorithm=\"auto\") -> Tensor");
+  m.def(
+      "all_reduce.out(Tensor input, str op, str group_name, str algorithm=\"auto\", *, "
+      "Tensor(a!) out) -> Tensor(a!)");
+  m.def(
+      "all_reduce_(Tensor(a!) self, str op, str group_name, str algorithm=\"auto\") -> "
+      "Tensor(a!)");
+  m.def("reduce_(Tensor(a!) self, int root, str op, str group_name) -> Tensor(a!)");
+  m.def("broadcast_(Tensor(a!) self, int root, str group_name) -> Tensor(a!)");
+  m.def("all_gather(Tensor input, str group_name) -> Tensor");
+  m.def("all_gather.out(Tensor input, str group_name, *, Tensor(a!) out) -> Tensor(a!)");
+  m.def("reduce_scatter(Tensor input, str op, str group_name) -> Tensor");
+  m.def(
+      "reduce_scatter.out(Tensor input, str op, str group_name, *, Tensor(a!) out) -> Tensor(a!)");
+  m.def("gather(Tensor input, int root, str group_name) -> Tensor");
+  m.def("scatter_(Tensor(a!) self, Tensor? input, int root, str group_name) -> Tensor(a!)");
+  m.def(
+      "all_to_all_single(Tensor input, SymInt[]? output_splits, SymInt[]? input_splits, "
+      "str group_name) -> Tensor");
+  m.def(
+      "all_to_all_single.out(Tensor input, SymInt[]? output_splits, SymInt[]? input_splits, "
+      "str group_name, *, Tensor(a!) out) -> Tensor(a!)");
+  m.def("barrier(str group_name) -> ()", barrier);
+}
+
+TORCH_LIBRARY_IMPL(dda, CPU, m) {
+  m.impl("all_reduce", all_reduce);
+  m.impl("all_reduce.out", all_reduce_out);
+  m.impl("all_reduce_", all_reduce_);
+  m.impl("reduce_", reduce_);
+  m.impl("broadcast_", broadcast_);
+  m.impl("all_gather", all_gather);
+  m.impl("all_gather.out", all_gather_out);
+  m.impl("reduce_scatter", reduce_scatter);
+  m.impl("reduce_scatter.out", reduce_scatter_out);
+  m.impl("gather", gather);
+  m.impl("scatter_", scatter_);
+  m.impl("all_to_all_single", all_to_all_single);
+  m.impl("all_to_all_single.out", all_to_all_single_out);
+}
+
+}  // namespace
+}  // namespace dda

@@ -1,0 +1,47 @@
+/* A rank: the part of a call that all kinds have in common. Included last; the model that includes
+ * it says which calls there are, choose(call), and what follows the entry, transfer(). */
+
+active [RANKS] proctype Rank() {
+  byte number, call, c, p, base, target;
+  bit rotation, differs, is_odd, has_refused;
+
+  {
+    do
+    :: begin();
+       if
+       :: must_wait -> wait_entries(previous)
+       :: else
+       fi;
+       has_refused = call == REFUSED;
+       if
+       :: call == REFUSED -> publish_entry()
+       :: else ->
+          /* A call of one chunk stages it before it enters; others enter empty. */
+          if
+          :: chunks == 1 && writes -> stage(0)
+          :: else
+          fi;
+          publish_entry();
+          wait_entries(number);
+          assert(differs == is_odd);
+          if
+          :: differs -> drop()
+          :: else -> transfer()
+          fi;
+          rotation = rotation ^ (differs || chunks & 1)
+       fi
+    od;
+raised: skip
+  } unless { dead == me }
+}
+
+#ifdef TROUBLE
+/* A rank dies, or the group is aborted: the word reaches one rank after the other. */
+active proctype Trouble() {
+  byte r;
+  if
+  :: choose_rank(dead)
+  :: for (r : 0 .. RANKS - 1) { arena[r].revoked = true }
+  fi
+}
+#endif
