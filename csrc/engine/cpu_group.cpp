@@ -64,6 +64,7 @@ CpuGroup::CpuGroup(std::shared_ptr<Bootstrap> store, const GroupOptions& options
       arenas_(views_of(neighbours_, layout_)),
       watch_(Watch::Kind::kCalls, rank_, size_, arenas_.data(), lives_of(neighbours_)),
       messages_(rank_, size_, arenas_.data(), layout_, lives_of(neighbours_)),
+      number_(options.calls_before),
       stores_(layout.blocks),
       in_offsets_(size_),
       out_offsets_(size_) {}
@@ -232,7 +233,7 @@ void CpuGroup::refuse_locked(const std::string& why) noexcept {
   if (size_ == 1) return;
   // A rank may be one call ahead of its peers, no more: their entries of the last call first.
   watch_.begin(number_, timeout_);
-  for (int i = 1; number_ != 0 && i < size_; ++i) {
+  for (int i = 1; i < size_; ++i) {
     const int p = (rank_ + i) % size_;
     const std::atomic<uint32_t>& theirs = arenas_[p].entry(number_ & 1).number;
     const auto came = [&] { return theirs.load(std::memory_order_acquire) == number_; };
@@ -283,7 +284,6 @@ void CpuGroup::abort(const std::string& why) noexcept {
 void CpuGroup::close() noexcept {
   if (fork_generation() != made_in_ || watch_.is_closed()) return;
   watch_.close();
-  heap_.clear();
 }
 
 std::string CpuGroup::error() const {

@@ -103,7 +103,7 @@ class CpuGroup final : public Group {
   SymmetricHeap heap_;
 
   std::mutex mutex_;  // one call at a time
-  uint32_t number_ = 0;
+  uint32_t number_;  // of the last call, as peers see it: it wraps
   Cursor cursor_;
   uint64_t first_slot_ = 0;  // of the next call that enters before it stages
   std::vector<StoreChoice> stores_;  // by block

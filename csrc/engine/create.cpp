@@ -24,7 +24,16 @@ Layout layout_for(const GroupOptions& options, int blocks) {
   return Layout(options.size, used, slot, static_cast<int>(slots), mailbox);
 }
 
-void sign_arena(unsigned char* base, const GroupOptions& options, const uint64_t* nonce) {
+// Puts every counter where it stands after `calls_before` calls, and says whose arena this is.
+void prepare_arena(unsigned char* base, const Layout& layout, const GroupOptions& options,
+                   const uint64_t* nonce) {
+  const ArenaView arena = {base, &layout};
+  const uint32_t before = options.calls_before;
+  arena.entry(before & 1).number.store(before, std::memory_order_relaxed);
+  arena.entry(~before & 1).number.store(before - 1, std::memory_order_relaxed);
+  for (int block = 0; block < layout.blocks; ++block) {
+    arena.step(block).store(epoch_of(before, 0), std::memory_order_relaxed);
+  }
   auto* const control = reinterpret_cast<Control*>(base);
   control->magic = kMagic;
   control->rank = options.rank;
@@ -84,7 +93,7 @@ std::shared_ptr<Group> Group::create(std::shared_ptr<Bootstrap> store,
       [&] {
         check_environment();
         Segment mine = Segment::create(layout.total, "dda-arena");
-        sign_arena(mine.data(), options, exchange.nonce());
+        prepare_arena(mine.data(), layout, options, exchange.nonce());
         return mine;
       },
       [&](const std::vector<Neighbour>& all) { verify_arenas(all, options, exchange.nonce()); });
@@ -100,6 +109,8 @@ std::vector<std::shared_ptr<Group>> make_thread_groups(int size, const GroupOpti
     // Never freed: a thread may leave while another still reads.
     void* const data = std::aligned_alloc(4096, layout.total);
     std::memset(data, 0, layout.total);
+    const uint64_t no_nonce[2] = {0, 0};
+    prepare_arena(static_cast<unsigned char*>(data), layout, each, no_nonce);
     memory.push_back(static_cast<unsigned char*>(data));
   }
   std::vector<std::shared_ptr<Group>> groups;

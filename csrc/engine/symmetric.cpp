@@ -65,9 +65,4 @@ uint64_t SymmetricHeap::place_of(const void* data, uint64_t bytes) const {
   return 0;
 }
 
-void SymmetricHeap::clear() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  all_.clear();
-}
-
 }  // namespace dda

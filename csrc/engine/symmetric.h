@@ -37,7 +37,6 @@ class SymmetricHeap {
                                             milliseconds timeout, Watch& watch);
   // The place of `bytes` bytes at `data` if they lie in memory of this heap, else 0.
   uint64_t place_of(const void* data, uint64_t bytes) const;
-  void clear();
 
  private:
   void collect(Watch& watch);

@@ -1,8 +1,9 @@
 // The engine's protocol with ranks as threads of one process, so that ThreadSanitizer sees both
 // sides of every hand-over (it cannot see through mappings of other processes).
 //
-//   protocol RANKS CALLS SEED [SLOT_BYTES [THREADS]]
+//   protocol RANKS CALLS SEED [SLOT_BYTES [THREADS [CALLS_BEFORE]]]
 //
+// CALLS_BEFORE sets the call counter: -3 makes it wrap in the third call.
 // Every rank makes the same random sequence of calls, of all collectives, dtypes of 1 to 16 bytes
 // and sizes around the slot's, and compares every element that it gets. Exits with 1 on a wrong
 // one, with 66 when ThreadSanitizer reports a race.
@@ -154,10 +155,11 @@ void run_threads(int n, void (*body)(int, void*), void* arg) {
   for (std::thread& t : threads) t.join();
 }
 
-int run(int ranks, int calls, unsigned seed, uint64_t slot, int threads) {
+int run(int ranks, int calls, unsigned seed, uint64_t slot, int threads, int calls_before) {
   GroupOptions options;
   options.slot_bytes = slot;
   options.threads = threads;
+  options.calls_before = static_cast<uint32_t>(calls_before);
   options.timeout = milliseconds(60000);
   options.parallel = run_threads;
   const auto groups = make_thread_groups(ranks, options);
@@ -186,5 +188,6 @@ int run(int ranks, int calls, unsigned seed, uint64_t slot, int threads) {
 
 int main(int argc, char** argv) {
   const auto number = [&](int i, int fallback) { return argc > i ? std::atoi(argv[i]) : fallback; };
-  return dda::run(number(1, 2), number(2, 200), number(3, 1), number(4, 4096), number(5, 1));
+  return dda::run(number(1, 2), number(2, 200), number(3, 1), number(4, 4096), number(5, 1),
+                  number(6, 0));
 }

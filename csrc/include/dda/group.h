@@ -33,6 +33,7 @@ struct GroupOptions {
   std::string name;                    // for messages
   milliseconds timeout{1'800'000};     // of a call that gives none, and of the rendezvous
   size_t slot_bytes = 0;               // of each staging slot; 0: the default, DDA_SLOT_BYTES
+  uint32_t calls_before = 0;           // where the call counter begins; tests begin at its wrap
   int threads = 1;                     // that a large call may use; the minimum over ranks counts
   // Runs body(0, arg) … body(n-1, arg), each once, in any threads, ascending within a thread.
   void (*parallel)(int n, void (*body)(int, void*), void* arg) = nullptr;
