@@ -1,9 +1,9 @@
 """Builds dda's extension module, ``dda._C``.
 
-Every ``csrc/**/*.cpp`` is compiled by torch's own BuildExtension, which knows the flags and the C++
-standard that the installed torch asks for. The files ``csrc/device/cpu_ops_*.cpp`` are the
-exception: each holds the SIMD routines of one instruction set and needs flags of its own, so they
-become objects first and are linked in. ``build/`` keeps the objects of each torch version apart,
+The engine, all of ``csrc/`` but ``csrc/torch/``, is compiled first, by ninja: it needs nothing of
+torch, and the SIMD routines of each instruction set need flags of their own. Then torch's own
+BuildExtension, which knows the flags and the C++ standard that the installed torch asks for,
+compiles ``csrc/torch/`` and links both. ``build/`` keeps the objects of each torch version apart,
 and only what has changed is compiled again.
 
 Read from the environment: ``DDA_BUILD`` (auto, cpu, cuda, rocm), ``MAX_JOBS``, ``CXX``,
@@ -15,9 +15,9 @@ import os
 import platform
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from pprint import pformat
 
@@ -34,6 +34,14 @@ except ImportError as error:
         "Install torch first, then: pip install --no-build-isolation ."
     )
 
+try:
+    import ninja  # may be installed in this environment without being on the PATH
+
+    os.environ["PATH"] = os.pathsep.join([ninja.BIN_DIR, os.environ.get("PATH", "")])
+except ImportError:
+    if shutil.which("ninja") is None:
+        sys.exit("dda: building needs ninja. Install it: pip install ninja")
+
 ROOT = Path(__file__).resolve().parent
 VERSION = runpy.run_path(str(ROOT / "dda/_version.py"))["__version__"]
 
@@ -43,6 +51,9 @@ INCLUDES = [str(ROOT / "csrc/include"), str(ROOT / "csrc")]
 
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
+# Some versions of gcc warn about the bodies of their own AVX-512 functions.
+AVX512 += ["-Wno-maybe-uninitialized"]
+SIMD = "csrc/device/cpu_ops_"  # … and an instruction set
 INSTRUCTION_SETS: dict[str, list[str]] = {"baseline": []}
 if platform.machine() in ("x86_64", "AMD64"):
     INSTRUCTION_SETS.update(avx2=AVX2, avx512=AVX2 + AVX512)
@@ -86,34 +97,63 @@ def choose_device() -> str:
     return wanted
 
 
-def compile_instruction_sets(folder: Path) -> list[str]:
-    """Compiles csrc/device/cpu_ops_*.cpp, each with its instruction set's flags.
+def compile_engine(folder: Path) -> list[str]:
+    """Compiles what does not include torch: all of csrc/ but csrc/torch/.
 
     Args:
-        folder: where the objects are kept. An object that is newer than its source, every header
-            and this file is left as it is.
+        folder: where the objects are kept, with the file that tells ninja how they are made.
 
     Returns:
         The paths of the objects.
     """
-    compiler = shlex.split(cpp_extension.get_cxx_compiler())
-    headers = [ROOT / path for path in sources("*.h")]
+    compiler = [*shlex.split(cpp_extension.get_cxx_compiler()), "-std=c++17", "-fPIC", *FLAGS]
+    compiler += ["-DDDA_FAILPOINTS"] * FAILPOINTS + [f"-I{path}" for path in INCLUDES]
+    rules = [
+        "rule compile",
+        f"  command = {shlex.join(compiler)} $flags -MMD -MF $out.d -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+    ]
+    objects = []
+    for path in sources("*.cpp"):
+        flags: list[str] | None = []
+        if path.startswith(SIMD):
+            flags = INSTRUCTION_SETS.get(path.removeprefix(SIMD).removesuffix(".cpp"))
+        if path.startswith("csrc/torch/") or flags is None:  # None: another processor's
+            continue
+        objects.append(str((folder / path).with_suffix(".o")))
+        rules.append(f"build {escape(objects[-1])}: compile {escape(str(ROOT / path))}")
+        rules.append(f"  flags = {shlex.join(flags)}")
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "build.ninja").write_text("\n".join(rules) + "\n")
+    jobs = ["-j", os.environ["MAX_JOBS"]] if "MAX_JOBS" in os.environ else []
+    subprocess.run(["ninja", "-v", *jobs, "-C", str(folder)], check=True)
+    return objects
 
-    def compile_one(name: str) -> str:
-        source = ROOT / f"csrc/device/cpu_ops_{name}.cpp"
-        target = folder / f"cpu_ops_{name}.o"
-        newest = max(path.stat().st_mtime for path in [source, Path(__file__), *headers])
-        if not target.exists() or target.stat().st_mtime < newest:
-            includes = [f"-I{path}" for path in INCLUDES]
-            command = [*compiler, "-std=c++17", "-fPIC", *FLAGS, *INSTRUCTION_SETS[name], *includes]
-            command += ["-c", str(source), "-o", str(target)]
-            print(shlex.join(command), flush=True)
-            subprocess.run(command, check=True)
-        return str(target)
 
-    with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))) as pool:
-        return list(pool.map(compile_one, INSTRUCTION_SETS))
+def escape(path: str) -> str:
+    """Returns a path in the spelling of ninja's files."""
+    return path.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+
+def torch_units(folder: Path) -> list[str]:
+    """Writes the translation units that hold csrc/torch/, and returns their paths.
+
+    A file that includes torch spends twenty seconds on torch's headers and one on itself, so most
+    of them share a unit. The operators' files repeat each other's names and stay alone.
+    """
+    paths = sources("torch/*.cpp")
+    alone = [path for path in paths if Path(path).name.startswith("operators")]
+    together = [path for path in paths if path not in alone]
+    folder.mkdir(parents=True, exist_ok=True)
+    units = []
+    for i, group in enumerate([together[::2], together[1::2], *([path] for path in alone)]):
+        text = "".join(f'#include "{Path(path).relative_to("csrc")}"\n' for path in group)
+        unit = folder / f"torch_{i}.cpp"
+        if not unit.exists() or unit.read_text() != text:
+            unit.write_text(text)
+        units.append(str(unit))
+    return units
 
 
 def build_info(device: str) -> dict[str, object]:
@@ -135,13 +175,13 @@ def build_info(device: str) -> dict[str, object]:
 
 
 class Build(cpp_extension.BuildExtension):
-    """torch's BuildExtension, plus the objects of the instruction sets and _build_info.py."""
+    """torch's BuildExtension, plus the objects of the engine and _build_info.py."""
 
     def finalize_options(self) -> None:
         """Keeps the objects of each torch version and kind of build in a folder of their own."""
         super().finalize_options()
         tag = f"{sys.implementation.cache_tag}-torch{torch.__version__}-{DEVICE}"
-        self.build_temp = str(ROOT / "build" / (tag + "-failpoints" * FAILPOINTS))
+        self.build_temp = str(ROOT / "build" / tag)
         self.force = True  # always link: ninja knows better than setuptools what is out of date
 
     def run(self) -> None:
@@ -151,9 +191,11 @@ class Build(cpp_extension.BuildExtension):
         print("".join(f"  {name.lower()}: {value}\n" for name, value in info.items()), flush=True)
         (extension,) = self.extensions
         try:
-            extension.extra_objects = compile_instruction_sets(Path(self.build_temp) / "device")
+            folder = "engine" + "-failpoints" * FAILPOINTS
+            extension.extra_objects = compile_engine(Path(self.build_temp) / folder)
         except subprocess.CalledProcessError as error:
             sys.exit(f"dda: the compiler failed (exit status {error.returncode})")
+        extension.sources += torch_units(Path(self.build_temp) / "torch")
         super().run()
         path = Path(self.get_ext_fullpath(extension.name)).with_name("_build_info.py")
         lines = [f"{name} = {pformat(value, width=90)}\n" for name, value in info.items()]
@@ -164,12 +206,10 @@ class Build(cpp_extension.BuildExtension):
 
 def make_extension() -> Extension:
     """Returns the description of dda._C for the chosen device."""
-    defines = ["-DDDA_FAILPOINTS"] * FAILPOINTS
-    own = {f"csrc/device/cpu_ops_{name}.cpp" for name in ("baseline", "avx2", "avx512")}
-    files = [path for path in sources("*.cpp") if path not in own]
     # -isystem: torch's headers do not compile without warnings, ours do.
     system = [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
-    arguments = {"cxx": [*FLAGS, *defines, *system]}
+    arguments = {"cxx": [*FLAGS, *system]}
+    files = []
     if DEVICE == "cpu":
         kind = cpp_extension.CppExtension
     else:
@@ -177,7 +217,7 @@ def make_extension() -> Extension:
         files += sources("*.cu")
         os.environ.setdefault("TORCH_CUDA_ARCH_LIST", CUDA_ARCHITECTURES)
         exact = "--fmad=false" if DEVICE == "cuda" else "-ffp-contract=off"
-        arguments["nvcc"] = ["-O3", exact, *defines]
+        arguments["nvcc"] = ["-O3", exact]
     return kind("dda._C", files, include_dirs=list(INCLUDES), extra_compile_args=arguments)
 
 

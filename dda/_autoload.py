@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 def _create(opts: Any, pg_options: Any) -> Backend:
     """Makes the backend of one process group; torch calls it on every rank of the group."""
-    from dda import _group
+    from dda import group
 
-    return _group.create_backend(opts, pg_options)
+    return group.create_backend(opts, pg_options)
 
 
 def register() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 USAGE = """usage: dda COMMAND [arguments]
 
@@ -12,6 +13,9 @@ USAGE = """usage: dda COMMAND [arguments]
   dda doctor             say what this machine and this install can do
 
 `dda COMMAND --help` says more."""
+
+# A command's module is imported when it runs: doctor must work where bench cannot.
+COMMANDS = {"bench": "dda.bench.command", "plot": "dda.bench.plot", "doctor": "dda.bench.doctor"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,18 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command in ("-h", "--help"):
         print(USAGE)
         return 0
-    # Each command is imported when it runs: doctor must work where bench cannot.
+    if command not in COMMANDS:
+        print(f"dda: there is no command {command!r}\n{USAGE}", file=sys.stderr)
+        return 2
     try:
-        if command == "bench":
-            from dda.bench.command import main as run
-        elif command == "plot":
-            from dda.bench.plot import main as run
-        elif command == "doctor":
-            from dda.bench.doctor import main as run
-        else:
-            print(f"dda: there is no command {command!r}\n{USAGE}", file=sys.stderr)
-            return 2
-        return run(rest)
+        return int(import_module(COMMANDS[command]).main(rest))
     except KeyboardInterrupt:
         return 130
 

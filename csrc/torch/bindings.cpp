@@ -10,6 +10,7 @@
 
 #include "torch/backend.h"
 #include "torch/create.h"
+#include "torch/environment.h"
 #include "torch/errors.h"
 #include "torch/fallback.h"
 #include "torch/measure.h"
@@ -98,4 +99,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   dda::bind_options(m);
   dda::bind_backend(m);
   dda::bind_null_backend(m);
+  dda::bind_environment(m);
 }

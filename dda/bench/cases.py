@@ -28,29 +28,28 @@ Stretch: TypeAlias = tuple[Row, int]
 
 @dataclass(frozen=True)
 class DType:
-    """An element type: nccl-tests' name, torch's, numpy's, and up to where its integers go."""
+    """An element type: nccl-tests' name, torch's, its bytes, and up to where its integers go."""
 
     name: str
     torch: str
-    numpy: str | None
     size: int
     largest: int  # every integer from 0 to here is exact
 
 
 DTYPES = [
-    DType("int8", "int8", "int8", 1, 127),
-    DType("uint8", "uint8", "uint8", 1, 255),
-    DType("int16", "int16", "int16", 2, 2**15 - 1),
-    DType("int32", "int32", "int32", 4, 2**31 - 1),
-    DType("uint32", "uint32", "uint32", 4, 2**32 - 1),
-    DType("int64", "int64", "int64", 8, 2**53),
-    DType("uint64", "uint64", "uint64", 8, 2**53),
-    DType("half", "float16", "float16", 2, 2**11),
-    DType("bfloat16", "bfloat16", None, 2, 2**8),
-    DType("float", "float32", "float32", 4, 2**24),
-    DType("double", "float64", "float64", 8, 2**53),
-    DType("f8e4m3", "float8_e4m3fn", None, 1, 2**4),
-    DType("f8e5m2", "float8_e5m2", None, 1, 2**3),
+    DType("int8", "int8", 1, 127),
+    DType("uint8", "uint8", 1, 255),
+    DType("int16", "int16", 2, 2**15 - 1),
+    DType("int32", "int32", 4, 2**31 - 1),
+    DType("uint32", "uint32", 4, 2**32 - 1),
+    DType("int64", "int64", 8, 2**53),
+    DType("uint64", "uint64", 8, 2**53),
+    DType("half", "float16", 2, 2**11),
+    DType("bfloat16", "bfloat16", 2, 2**8),
+    DType("float", "float32", 4, 2**24),
+    DType("double", "float64", 8, 2**53),
+    DType("f8e4m3", "float8_e4m3fn", 1, 2**4),
+    DType("f8e5m2", "float8_e5m2", 1, 2**3),
 ]
 REDUCTIONS = ["sum", "prod", "min", "max", "avg"]
 
@@ -173,7 +172,7 @@ class Case:
         return [(row, p * self.count) for p in range(self.kind.send_parts(self.world))]
 
     def outputs(self, rank: int) -> list[Stretch]:
-        """Returns the parts that must be in rank `rank`'s receive buffer; none where it has none."""
+        """Returns the parts that must be in rank `rank`'s receive buffer, if it has one."""
         ranks, own = range(self.world), rank * self.count
         match self.collective:
             case "all_reduce":

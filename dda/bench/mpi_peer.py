@@ -1,4 +1,4 @@
-"""MPI's calls, buffer to buffer through mpi4py: what MPI costs a Python program that uses it well."""
+"""MPI's calls, buffer to buffer through mpi4py: what MPI costs a Python program at best."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.util.dtlib import from_numpy_dtype
 
 from dda.bench.cases import PERIOD, DType, Row
 from dda.bench.peer import Peer, UnsupportedError
 
+# MPI's own types: its reductions know no others.
+TYPES = {
+    "int8": MPI.INT8_T,
+    "uint8": MPI.UINT8_T,
+    "int16": MPI.INT16_T,
+    "int32": MPI.INT32_T,
+    "uint32": MPI.UINT32_T,
+    "int64": MPI.INT64_T,
+    "uint64": MPI.UINT64_T,
+    "float32": MPI.FLOAT,
+    "float64": MPI.DOUBLE,
+}
 OPS = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
 
 
@@ -33,16 +44,16 @@ class MpiPeer(Peer):
 
     def allocate(self, count: int, dtype: DType) -> Any:
         """Returns zeros."""
-        if dtype.numpy is None or dtype.name == "half":
+        if dtype.torch not in TYPES:
             raise UnsupportedError(f"MPI has no {dtype.name}")
-        array = np.empty(count, dtype.numpy)
+        array = np.empty(count, dtype.torch)
         array.fill(0)  # unlike np.zeros, this touches the pages
         return array
 
     def spread(self, row: Row, start: int, count: int, dtype: DType) -> Any:
         """Returns a stretch of the row."""
         repeats = count // PERIOD + 2
-        return np.tile(row.astype(dtype.numpy), repeats)[start % PERIOD :][:count]
+        return np.tile(row.astype(dtype.torch), repeats)[start % PERIOD :][:count]
 
     def copy(self, target: Any, source: Any) -> None:
         """Writes `source` to `target`."""
@@ -69,7 +80,7 @@ class MpiPeer(Peer):
         if case.kind.reduces and case.op not in OPS:
             raise UnsupportedError(f"MPI has no reduction {case.op}")
         op = OPS.get(case.op, MPI.SUM)
-        kind = from_numpy_dtype(case.dtype.numpy)
+        kind = TYPES[case.dtype.torch]
         source: Any = MPI.IN_PLACE if in_place else (send, kind)
         target: Any = (recv, kind)
         match case.collective:
@@ -83,7 +94,12 @@ class MpiPeer(Peer):
             case "broadcast":
                 if in_place or not is_root:
                     return lambda: comm.Bcast(target, root)
-                return lambda: (np.copyto(recv, send), comm.Bcast(target, root))
+
+                def copy_and_broadcast() -> None:
+                    np.copyto(recv, send)
+                    comm.Bcast(target, root)
+
+                return copy_and_broadcast
             case "reduce":
                 if is_root:
                     return lambda: comm.Reduce(source, target, op, root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from dda.bench import cases
@@ -50,14 +50,15 @@ class Options:
     roots: tuple[int, ...] = (0,)
     iterations: int = 0  # 0: as many as fit into `round_seconds`
     warmup: int = 1
-    rounds: int = 5
+    rounds: int = 9
     check: int = 1
     algorithm: str = "auto"
     symmetric: bool = False
     timeout: float = 300.0
-    round_seconds: float = 0.02
+    round_seconds: float = 0.005
     json: str | None = None
     csv: str | None = None
+    arguments: tuple[str, ...] = ()  # what was parsed, for the record
 
     def cases(self) -> Iterator[cases.Case]:
         """Yields the lines of the table; sizes that come to the same count come once."""
@@ -80,6 +81,14 @@ def parse_size(text: str) -> int:
     if size < 0:
         raise ValueError(f"negative size {text!r}")
     return int(size)
+
+
+def size_text(size: float) -> str:
+    """Returns a size in bytes as 512, 64K or 1M."""
+    for unit, name in ((2**30, "G"), (2**20, "M"), (2**10, "K")):
+        if size >= unit:
+            return f"{size / unit:g}{name}"
+    return f"{size:g}"
 
 
 def sizes_between(first: int, last: int, factor: float, step: int) -> tuple[int, ...]:
@@ -113,35 +122,93 @@ def make_parser() -> argparse.ArgumentParser:
     add("-b", "--minbytes", type=parse_size, default=8, metavar="SIZE", help="default 8")
     add("-e", "--maxbytes", type=parse_size, default=2**26, metavar="SIZE", help="default 64M")
     add("-f", "--stepfactor", type=float, default=2, metavar="N", help="default 2")
-    add("-i", "--stepbytes", type=parse_size, default=0, metavar="SIZE",
-        help="fixed distance between sizes, instead of -f")
-    add("-n", "--iters", type=int, default=0, metavar="N",
-        help="calls per round; default: as many as take 20 ms")
+    add(
+        "-i",
+        "--stepbytes",
+        type=parse_size,
+        default=0,
+        metavar="SIZE",
+        help="fixed distance between sizes, instead of -f",
+    )
+    add(
+        "-n",
+        "--iters",
+        type=int,
+        default=0,
+        metavar="N",
+        help="calls per round; default: as many as take 5 ms",
+    )
     add("-w", "--warmup_iters", type=int, default=1, metavar="N", help="per round; default 1")
-    add("-c", "--check", type=int, default=1, metavar="N",
-        help="calls whose result is checked; 0 checks none; default 1")
-    add("-g", "--ngpus", "--ranks", dest="ranks", type=int, default=None, metavar="N",
-        help="ranks; default 2, or what torchrun says")
-    add("-d", "--dtype", "--datatype", default="float", metavar="LIST",
-        help="comma list or 'all'; default float")
-    add("-o", "--op", default="sum", metavar="LIST",
-        help=f"comma list of {', '.join(cases.REDUCTIONS)} or 'all'; default sum")
+    add(
+        "-c",
+        "--check",
+        type=int,
+        default=1,
+        metavar="N",
+        help="calls whose result is checked; 0 checks none; default 1",
+    )
+    add(
+        "-g",
+        "--ngpus",
+        "--ranks",
+        dest="ranks",
+        type=int,
+        default=None,
+        metavar="N",
+        help="ranks; default 2, or what torchrun says",
+    )
+    add(
+        "-d",
+        "--dtype",
+        "--datatype",
+        default="float",
+        metavar="LIST",
+        help="comma list or 'all'; default float",
+    )
+    add(
+        "-o",
+        "--op",
+        default="sum",
+        metavar="LIST",
+        help=f"comma list of {', '.join(cases.REDUCTIONS)} or 'all'; default sum",
+    )
     add("-r", "--root", default="0", metavar="LIST", help="comma list, or -1 for all; default 0")
-    add("-G", "--graph", "--cudagraph", dest="graph", type=int, default=0, metavar="N",
-        help="replays of a captured CUDA graph: not on CPUs, 0 only")
+    add(
+        "-G",
+        "--graph",
+        "--cudagraph",
+        dest="graph",
+        type=int,
+        default=0,
+        metavar="N",
+        help="replays of a captured CUDA graph: not on CPUs, 0 only",
+    )
     add("-T", "--timeout", type=float, default=300, metavar="S", help="of one step; default 300")
     add("-J", "--json", metavar="FILE", help="write results as JSON")
     add("--csv", metavar="FILE", help="write results as CSV")
-    add("--backend", default="dda", metavar="LIST",
+    add(
+        "--backend",
+        default="dda",
+        metavar="LIST",
         help="comma list of dda, gloo, mpich, openmpi, mpi (the first MPI found) or another torch "
-        "backend; the ratios are those of the first. dda@engine and dda@dispatch name a level")
-    add("--level", choices=LEVELS, default="torch",
+        "backend; the ratios are those of the first. dda@engine and dda@dispatch name a level",
+    )
+    add(
+        "--level",
+        choices=LEVELS,
+        default="torch",
         help="how dda is called: torch.distributed call to call (the default), a loop in C++, or "
-        "a backend that does nothing (what torch's own dispatch costs)")
+        "a backend that does nothing (what torch's own dispatch costs)",
+    )
     add("--algorithm", choices=ALGORITHMS, default="auto", help="of dda; default auto")
     add("--symmetric", action="store_true", help="dda's buffers are symmetric tensors")
-    add("--rounds", type=int, default=5, metavar="N",
-        help="rounds, in each of which every backend takes its turn; default 5")
+    add(
+        "--rounds",
+        type=int,
+        default=9,
+        metavar="N",
+        help="rounds, in each of which every backend takes its turn; default 9",
+    )
     return parser  # fmt: skip
 
 
@@ -158,7 +225,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     parser = make_parser()
     given = parser.parse_args(arguments)
     try:
-        return _options(given, environment)
+        return replace(_options(given, environment), arguments=tuple(arguments))
     except ValueError as error:
         parser.error(str(error))
 

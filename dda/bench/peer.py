@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from dda.bench.cases import PERIOD, Case, DType, Row
@@ -128,4 +129,4 @@ class Peer(ABC):
         for _ in range(iterations):
             call()
             stamps.append(clock())
-        return [(b - a) / 1e3 for a, b in zip(stamps, stamps[1:], strict=False)]
+        return [(b - a) / 1e3 for a, b in pairwise(stamps)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -46,7 +45,9 @@ def bandwidths(line: Line, measurement: Measurement) -> tuple[float, float]:
 class Report:
     """Collects lines, prints each as it comes, and writes them all in the end."""
 
-    def __init__(self, options: Options, teams: Sequence[Team], versions: dict[str, Any]) -> None:
+    def __init__(
+        self, options: Options, teams: Sequence[Team], versions: dict[str, dict[str, str]]
+    ) -> None:
         self.options = options
         self.versions = versions
         self.specs = [spec for spec in options.specs if spec in {team.spec for team in teams}]
@@ -71,7 +72,8 @@ class Report:
             if len(o.sizes) > 1
             else "1(factor)"
         )
-        print(f"# dda bench {' '.join(f'{k}={v}' for k, v in self.versions['by_name'].items())}")
+        for name, versions in self.versions.items():
+            print(f"# {name} {' '.join(f'{k}={v}' for k, v in versions.items())}")
         print(f"# Collective test starting: {o.collective}")
         print(
             f"# nThread 1 nGpus {o.world} minBytes {o.sizes[0]} maxBytes {o.sizes[-1]} "
@@ -109,23 +111,28 @@ class Report:
         )
         for form in FORMS:
             text += self._half(line, line.get(first, form))
-        usual = case.kind.usual
-        best = line.get(first, usual)
+        form = self.compared_form(line)
+        best = line.get(first, form)
         p50, p99 = (figure(best.percentile(p), 7) if best else "N/A" for p in (50, 99))
         text += f"  {p50:>7}  {p99:>7}"
         for spec in others:
-            other = line.get(spec, usual)
+            other = line.get(spec, form)
             time = figure(other.time, 8) if other else "N/A"
             ratio = figure(other.ratio_to(best), 7) if other and best else "N/A"
             text += f"  {time:>8}  {ratio:>7}"
         print(text, flush=True)
-        for spec, note in line.notes.items():
-            self.note(note if note.startswith(f"{spec}:") else f"{spec}: {note}")
+        for note in line.notes.values():
+            self.note(note)
         if self.options.check and not case.has_exact_rows:
             self.note(
                 f"not checked: {case.op} of {case.dtype.name} over {case.world} ranks has no exact "
                 "input"
             )
+
+    def compared_form(self, line: Line) -> str:
+        """Returns the form that is compared: the usual one, or the only one that all have."""
+        engine = any(spec.level == "engine" for spec in self.specs)
+        return "out_of_place" if engine else line.case.kind.usual
 
     def _half(self, line: Line, measurement: Measurement | None) -> str:
         if measurement is None:
@@ -201,7 +208,7 @@ class Report:
             "root": str(case.root),
             "backend": str(first),
             **{form: self._record(line, first, form) for form in FORMS},
-            "usual_form": case.kind.usual,
+            "compared_form": self.compared_form(line),
             "peers": {
                 str(spec): {form: self._record(line, spec, form) for form in FORMS}
                 for spec in others
@@ -216,7 +223,7 @@ class Report:
             "version": 2,
             "start_time": self.start,
             "end_time": datetime.now().strftime(_TIME_FORMAT),
-            "args": sys.argv,
+            "args": ["dda", "bench", *o.arguments],
             "env": [f"{name}={value}" for name, value in describe_environment().items()],
             "versions": self.versions,
             "git": git_hash(),

@@ -20,7 +20,7 @@ from dda.bench.options import Options, Spec
 from dda.bench.peer import FORMS, UnsupportedError
 
 _TRIAL_CALLS = 3
-_LIMITS = (5, 2000)  # calls per round
+_LIMITS = (3, 2000)  # calls per round
 
 
 @dataclass
@@ -85,13 +85,11 @@ def steps_per_case(options: Options) -> int:
 
 def _forms(spec: Spec, case: Case) -> list[str]:
     if spec.level == "engine":
-        return [case.kind.usual]
+        return ["out_of_place"]  # its two buffers are apart
     return list(FORMS if case.kind.in_place else FORMS[:1])
 
 
-def _run_case(
-    case: Case, options: Options, teams: list[Team], on_step: Callable[[], None]
-) -> Line:
+def _run_case(case: Case, options: Options, teams: list[Team], on_step: Callable[[], None]) -> Line:
     line = Line(case, {})
 
     def attempt(action: Callable[[Team], None]) -> None:
@@ -102,7 +100,7 @@ def _run_case(
             try:
                 action(team)
             except UnsupportedError as error:
-                line.notes[team.spec] = str(error)
+                line.notes[team.spec] = f"{team.spec}: {first_line(error)}"
             except TeamError as error:
                 line.notes[team.spec] = str(error)
                 teams.remove(team)
@@ -144,6 +142,11 @@ def _run_case(
         attempt(play_round)
         on_step()
     return line
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error's message: what went wrong, without where."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _calls_in(seconds: float, trial: list[list[float]]) -> int:

@@ -8,7 +8,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -53,10 +53,10 @@ def make_torch_peer(spec: Spec, store: dist.Store, rank: int, world: int, **how:
 
 
 def _register_null_backend() -> None:
-    from dda import _C
+    from dda._load import extension
 
     def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> object:
-        return _C.NullBackend(rank, size)
+        return extension().NullBackend(rank, size)
 
     dist.Backend.register_backend(NULL_BACKEND, create, devices=["cpu"])
 
@@ -83,6 +83,12 @@ class TorchPeer(Peer):
     def close(self) -> None:
         """Leaves the group."""
         dist.destroy_process_group()
+
+    def explain(self, collective: str, sizes: Sequence[int]) -> list[str]:
+        """Returns the algorithm that dda takes for each size in bytes of a rank's input."""
+        import dda
+
+        return [dda.explain(collective, size).algorithm for size in sizes]
 
     def allocate(self, count: int, dtype: DType) -> Any:
         """Returns zeros, in symmetric memory if asked for."""
@@ -166,7 +172,7 @@ class EnginePeer(TorchPeer):
     def time(self, form: str, iterations: int, warmup: int) -> list[float]:
         """Returns the microseconds of each call in the loop."""
         group = dist.distributed_c10d._get_default_group()
-        backend = group._get_backend(torch.device("cpu"))
+        backend: Any = group._get_backend(torch.device("cpu"))
         case = self.case
         self.barrier()
         times: list[float] = backend.engine_time(

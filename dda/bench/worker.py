@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dda.bench.options import Spec
-from dda.bench.peer import Peer
+from dda.bench.peer import Peer, UnsupportedError
 
-_PEER_METHODS = {"prepare", "check", "time", "versions"}
+_PEER_METHODS = {"prepare", "check", "time", "versions", "explain"}
 
 
 def make_peer(job: dict[str, Any], spec: Spec, rank: int) -> Peer:
@@ -63,6 +63,8 @@ def main(arguments: list[str]) -> None:
             if method not in _PEER_METHODS:
                 raise ValueError(f"unknown request {method!r}")
             answer = ("ok", getattr(peer, method)(*values))
+        except UnsupportedError as error:
+            answer = ("error", str(error))
         except Exception as error:
             answer = ("error", f"{type(error).__name__}: {error}")
         connection.send(answer)

@@ -1,6 +1,7 @@
 /* Calls in which every rank reads every other's chunk: flat all_reduce, all_gather, reduce_scatter,
  * all_to_all. Two slots are enough, since every rank waits for every other at every chunk. */
 
+#define STEPS 4
 #include "protocol.pml"
 
 inline choose(call) {
@@ -13,16 +14,27 @@ inline choose(call) {
 }
 
 inline transfer() {
-  c = 0;
   do
   :: c == chunks -> c = 0; break
   :: c < chunks ->
      if
-     :: chunks > 1 -> stage_and_publish(c); wait_steps(c + 1)
+     :: chunks > 1 -> stage_and_publish(c)
      :: else
      fi;
-     read_all_staged(c);
-     c++
+     atomic {
+       if
+       :: chunks > 1 -> wait_steps(c + 1)
+       :: else
+       fi;
+       for (p : 0 .. RANKS - 1) {
+         if
+         :: p == me
+         :: else -> read_staged(p, c)
+         fi
+       }
+       p = 0;
+       c++
+     }
   od
 }
 

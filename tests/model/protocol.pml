@@ -1,6 +1,6 @@
 /* What the models share: the arenas, and the steps by which ranks hand data to each other.
  *
- * A rank makes calls forever. Call numbers wrap after NUMBERS, counts of steps after STEPS. What
+ * A rank makes calls forever. Call numbers wrap after NUMBERS, the count of steps after STEPS. What
  * the calls are is chosen at random, equal on all ranks; with ODD_ONES, now and then one rank makes
  * another call than the rest, or refuses. With TROUBLE a rank dies or the group is aborted, once,
  * at any moment.
@@ -10,20 +10,20 @@
  * and so is to read anything but what should lie there. A wait that never ends is found as well: no
  * state may be one in which nobody can move.
  *
- * A macro that is defined on the command line plants a fault; README.md has their list. */
+ * What a rank does between two publications, others see at the second. So the waits, reads and
+ * stagings in between are one step (`atomic`) where that can be written; it may be taken as late as
+ * the next publication and as early as its waits allow, and both are searched. What has served is
+ * cleared, to keep the states few.
+ *
+ * A macro defined on the command line plants a fault; README.md has their list. */
 
 #ifndef RANKS
 #define RANKS 2
 #endif
 #define NOBODY RANKS
 #define NUMBERS 4
-#ifdef CALL_IN_STEP
-#define STEPS 32
-#else
-#define STEPS 16
-#endif
 
-/* A call in a byte, which is also its signature. */
+/* A call in a byte. */
 #define FLAT 0
 #define TREE 1
 #define FROM_ROOT 2
@@ -40,6 +40,7 @@
 #define writes (kind == FROM_ROOT -> me == root : (kind == TO_ROOT -> me != root : true))
 #define readers (kind == FROM_ROOT -> all_but(root) : (kind == TO_ROOT -> only(root) : all_but(me)))
 
+#define previous ((number + NUMBERS - 1) % NUMBERS)
 #ifdef ONE_ENTRY
 #define entry_of(r, n) arena[r].entry[0]
 #else
@@ -55,7 +56,15 @@
 #define slot_of(rotation, c) ((rotation ^ (c)) & 1)
 #endif
 
-/* Order across the wrap: the difference, read as a signed number. */
+/* Steps are counted on through all calls, since a rank's count at the start of a call is every
+ * rank's. Order across the wrap is the difference, read as a signed number. */
+#ifdef CALL_IN_STEP
+#undef STEPS
+#define STEPS (NUMBERS * 4)
+#define first_step (number * 4)
+#else
+#define first_step arena[me].step
+#endif
 #ifdef RAW_COMPARE
 #define has_reached(count, target) ((count) >= (target))
 #else
@@ -64,8 +73,8 @@
 
 typedef Entry {
   byte number;
-  byte signature;
-  bit rotation  /* the slot of chunk 0 */
+  bit rotation;  /* the slot of chunk 0 */
+  bit signature  /* tells the odd one's call from the others' */
 }
 typedef Slot {
   byte tag;
@@ -80,27 +89,9 @@ typedef Arena {
 Arena arena[RANKS];
 byte dead = NOBODY;
 
-/* The calls to come, by the parity of their number. `latest` is the last one that was chosen. */
-byte latest, script[2], odd_rank[2], odd_call[2];
-
-inline choose_calls(which) {
-  choose(script[which]);
-  odd_rank[which] = NOBODY;
-#ifdef ODD_ONES
-  if
-  :: true
-  :: choose_rank(odd_rank[which]);
-     if
-     :: odd_call[which] = REFUSED
-     :: choose(odd_call[which])
-     fi;
-     if
-     :: odd_call[which] == script[which] -> odd_rank[which] = NOBODY
-     :: else
-     fi
-  fi
-#endif
-}
+/* The calls that some ranks have begun and others not, by the parity of their number; `latest` is
+ * the last one that was chosen. */
+byte latest, script[2], odd_rank[2] = NOBODY, odd_call[2], begun[2];
 
 inline choose_rank(r) {
   if
@@ -115,21 +106,61 @@ inline choose_rank(r) {
   fi
 }
 
-inline begin() {
-  atomic {
-    number = (number + 1) % NUMBERS;
-    if
-    :: number == (latest + 1) % NUMBERS -> latest = number; choose_calls(number & 1)
-    :: else
-    fi;
-    is_odd = odd_rank[number & 1] != NOBODY;
-    call = (odd_rank[number & 1] == me -> odd_call[number & 1] : script[number & 1]);
-#ifdef CALL_IN_STEP
-    base = number * 8;
-#else
-    base = arena[me].step;
+inline choose_calls(which) {
+  choose(script[which]);
+#ifdef ODD_ONES
+  if
+  :: true
+  :: choose_rank(odd_rank[which]);
+     if
+     :: odd_call[which] = REFUSED
+     :: choose(odd_call[which])
+     fi;
+     if
+     :: odd_call[which] == script[which] -> forget_odd_one(which)
+     :: else
+     fi
+  fi
 #endif
-    target = base
+}
+
+inline forget_odd_one(which) {
+  odd_rank[which] = NOBODY;
+  odd_call[which] = 0
+}
+
+inline begin() {
+  number = (number + 1) % NUMBERS;
+  if
+  :: number == (latest + 1) % NUMBERS -> latest = number; choose_calls(number & 1)
+  :: else
+  fi;
+  is_mixed = odd_rank[number & 1] != NOBODY;
+  is_odd = odd_rank[number & 1] == me;
+  call = (is_odd -> odd_call[number & 1] : script[number & 1]);
+  begun[number & 1]++;
+  if
+  :: begun[number & 1] == RANKS ->
+     begun[number & 1] = 0;
+     script[number & 1] = 0;
+     forget_odd_one(number & 1)
+  :: else
+  fi;
+  base = first_step;
+  target = base
+}
+
+inline end() {
+  d_step {
+    rotation = rotation ^ (call != REFUSED && (differs || chunks & 1));
+    entry_of(me, previous).rotation = 0;
+    entry_of(me, previous).signature = 0;
+    call = 0;
+    differs = false;
+    is_mixed = false;
+    is_odd = false;
+    base = 0;
+    target = 0
   }
 }
 
@@ -137,30 +168,30 @@ inline begin() {
 inline wait_until(condition) {
   if
   :: condition
-#ifdef TROUBLE
-  :: arena[me].revoked || dead != NOBODY -> goto raised
-#endif
+  :: arena[me].revoked || dead != NOBODY -> goto gone
+  fi
+}
+
+/* To die between two publications is to die before the second: nobody can tell. */
+inline stop_if_dead() {
+  if
+  :: dead == me -> goto gone
+  :: else
   fi
 }
 
 inline publish_entry() {
-  atomic {
-    entry_of(me, number).signature = call;
-    entry_of(me, number).rotation = rotation;
-    entry_of(me, number).number = number
-  }
+  stop_if_dead();
+  entry_of(me, number).rotation = rotation;
+  entry_of(me, number).signature = is_odd;
+  entry_of(me, number).number = number
 }
 
-/* A rank that refused a call has not waited for the others' entries, so it does before it goes on:
- * its next entry takes the place of the one before the refused call, for which they may look. */
-#define previous ((number + NUMBERS - 1) % NUMBERS)
-#if defined(RUN_AFTER_REFUSAL)
-#define must_wait (has_refused && call == REFUSED)
-#elif defined(REFUSE_AFTER_REFUSAL)
-#define must_wait (has_refused && call != REFUSED)
-#else
-#define must_wait has_refused
-#endif
+inline publish() {
+  stop_if_dead();
+  target = (target + 1) % STEPS;
+  arena[me].step = target
+}
 
 /* Whose entry this rank waits for: every peer's, whatever the call. */
 #ifdef ROOT_ENTRY_ONLY
@@ -168,97 +199,74 @@ inline publish_entry() {
 #else
 #define awaits(r) (r != me)
 #endif
-
-/* Until all have entered call `n`; tells in `differs` whether they made another call than this. */
-inline wait_entries(n) {
-  atomic {
-    differs = false;
-    for (p : 0 .. RANKS - 1) {
-      if
-      :: awaits(p) ->
-         wait_until(entry_of(p, n).number == n);
-         differs = differs || entry_of(p, n).signature != call
 #ifdef MISMATCH_AT_ONCE
-         ;
-         if
-         :: differs -> break
-         :: else
-         fi
+#define is_settled differs
+#else
+#define is_settled false
 #endif
-      :: else
-      fi
-    }
-    p = 0
+
+/* Until all have entered call `n`; tells in `differs` whether any made another call than this. */
+inline wait_entries(n) {
+  differs = false;
+  for (p : 0 .. RANKS - 1) {
+    if
+    :: awaits(p) && !is_settled ->
+       wait_until(entry_of(p, n).number == n);
+       differs = differs || entry_of(p, n).signature != is_odd
+    :: else
+    fi
   }
+  p = 0
 }
 
-inline publish() {
-  atomic {
-    target = (target + 1) % STEPS;
-    arena[me].step = target
-  }
-}
+/* A rank that refused a call has not waited for the others to enter it. It does before it enters
+ * the next: that entry takes the place of the one before the refused call's, for which they look. */
+#if defined(RUN_AT_ONCE)
+#define has_to_wait (has_refused && call == REFUSED)
+#elif defined(REFUSE_AT_ONCE)
+#define has_to_wait (has_refused && call != REFUSED)
+#else
+#define has_to_wait has_refused
+#endif
 
 /* Until peer `r` has published `count` times in this call. */
 inline wait_step(r, count) { wait_until(has_reached(arena[r].step, (base + (count)) % STEPS)) }
 
 inline wait_steps(count) {
-  atomic {
-    for (p : 0 .. RANKS - 1) {
-      if
-      :: p == me
-      :: else -> wait_step(p, count)
-      fi
-    }
-    p = 0
+  for (p : 0 .. RANKS - 1) {
+    if
+    :: p == me
+    :: else -> wait_step(p, count)
+    fi
   }
+  p = 0
 }
 
 inline fill(which, c) {
-  atomic {
-    assert(arena[me].slot[which].unread == 0);
-    arena[me].slot[which].tag = number * 4 + (c);
-    arena[me].slot[which].unread = readers
-  }
+  assert(arena[me].slot[which].unread == 0);
+  arena[me].slot[which].tag = number * 4 + (c);
+  arena[me].slot[which].unread = readers
 }
 inline stage(c) { fill(slot_of(rotation, c), c) }
 
-inline stage_and_publish(c) {
 #ifdef FLAG_FIRST
-  publish();
-  stage(c)
+inline stage_and_publish(c) { publish(); stage(c) }
 #else
-  stage(c);
-  publish()
+inline stage_and_publish(c) { atomic { stage(c); publish() } }
 #endif
-}
 
 /* Nobody will read what was staged for a call that failed. */
 inline drop() {
-  atomic {
+  d_step {
     arena[me].slot[slot_of(rotation, 0)].unread = 0;
     arena[me].slot[slot_of(rotation, 0)].tag = 0
   }
 }
 
 inline read(r, which, c) {
-  d_step {
-    assert(arena[r].slot[which].tag == number * 4 + (c));
-    assert(arena[r].slot[which].unread & only(me));
-    arena[r].slot[which].unread = arena[r].slot[which].unread & ~only(me);
-    arena[r].slot[which].tag = (arena[r].slot[which].unread -> arena[r].slot[which].tag : 0)
-  }
+  assert(arena[r].slot[which].tag == number * 4 + (c));
+  assert(arena[r].slot[which].unread & only(me));
+  arena[r].slot[which].unread = arena[r].slot[which].unread & ~only(me);
+  arena[r].slot[which].tag = (arena[r].slot[which].unread -> arena[r].slot[which].tag : 0)
 }
 inline read_staged(r, c) { read(r, slot_of(entry_of(r, number).rotation, c), c) }
-
-inline read_all_staged(c) {
-  atomic {
-    for (p : 0 .. RANKS - 1) {
-      if
-      :: p == me
-      :: else -> read_staged(p, c)
-      fi
-    }
-    p = 0
-  }
-}

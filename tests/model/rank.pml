@@ -3,36 +3,39 @@
 
 active [RANKS] proctype Rank() {
   byte number, call, c, p, base, target;
-  bit rotation, differs, is_odd, has_refused;
+  bit rotation, differs, is_mixed, is_odd, has_refused;
 
-  {
-    do
-    :: begin();
+  do
+  :: atomic {
+       begin();
        if
-       :: must_wait -> wait_entries(previous)
+       :: has_to_wait -> wait_entries(previous)
        :: else
        fi;
        has_refused = call == REFUSED;
+       /* A call of one chunk stages it before it enters; others enter empty. */
        if
-       :: call == REFUSED -> publish_entry()
-       :: else ->
-          /* A call of one chunk stages it before it enters; others enter empty. */
-          if
-          :: chunks == 1 && writes -> stage(0)
-          :: else
-          fi;
-          publish_entry();
+       :: call != REFUSED && chunks == 1 && writes -> stage(0)
+       :: else
+       fi;
+       publish_entry()
+     }
+     if
+     :: call == REFUSED
+     :: else ->
+        atomic {
           wait_entries(number);
-          assert(differs == is_odd);
-          if
-          :: differs -> drop()
-          :: else -> transfer()
-          fi;
-          rotation = rotation ^ (differs || chunks & 1)
-       fi
-    od;
-raised: skip
-  } unless { dead == me }
+          assert(differs == is_mixed)
+        }
+        if
+        :: differs -> drop()
+        :: else -> transfer()
+        fi
+     fi;
+     end()
+  od;
+gone:
+  skip
 }
 
 #ifdef TROUBLE

@@ -1,0 +1,227 @@
+"""dda's own functions: the collectives, symmetric tensors, and questions to the engine.
+
+`group` is a ``ProcessGroup`` or None for the default one (see dda.group), `root` a rank *of the
+group*, `op` one of "sum", "avg", "product", "min", "max", "band", "bor", "bxor". Tensors are dense
+CPU tensors of any strides. A call returns when this rank's part of it is done; calls of one group
+must come in the same order on all its ranks. Each call raises RuntimeError if this rank's own
+arguments are wrong, and ``dda.Error`` or one of its subclasses if the call fails.
+
+torch.compile traces all of them but `empty`, `explain`, `set_timeout` and `warmup`, and gradients
+flow through `all_reduce`, `all_gather`, `reduce_scatter` and `all_to_all_single`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from dda._load import extension
+from dda.group import backend_of, name_of
+
+extension()  # registers the operators
+_ops = torch.ops.dda
+_all_reduce = _ops.all_reduce.default
+_all_reduce_out = _ops.all_reduce.out
+_all_reduce_in_place = _ops.all_reduce_.default
+
+
+class Explanation(NamedTuple):
+    """How a call of some size is made, and why."""
+
+    algorithm: str
+    reason: str
+    blocks: int
+    chunk_bytes: int
+
+
+def all_reduce(
+    x: Tensor,
+    op: str = "sum",
+    group: ProcessGroup | None = None,
+    out: Tensor | None = None,
+    algorithm: str = "auto",
+) -> Tensor:
+    """Reduces `x` over all ranks; every rank gets the result, with the same bits.
+
+    Args:
+        x: any shape, the same on every rank.
+        op: the reduction.
+        group: the ranks.
+        out: where to write, of the shape and dtype of `x`; `x` itself for in place. None for a new
+            tensor.
+        algorithm: "auto", "flat" or "tree".
+
+    Returns:
+        `out`, or the new tensor.
+    """
+    if out is None:
+        return _all_reduce(x, op, name_of(group), algorithm)
+    if out is x:
+        return _all_reduce_in_place(x, op, name_of(group), algorithm)
+    return _all_reduce_out(x, op, name_of(group), algorithm, out=out)
+
+
+def reduce(
+    x: Tensor, root: int = 0, op: str = "sum", group: ProcessGroup | None = None
+) -> Tensor:
+    """Reduces `x` over all ranks, in place on the root; elsewhere `x` keeps its values."""
+    return _ops.reduce_(x, root, op, name_of(group))
+
+
+def broadcast(x: Tensor, root: int = 0, group: ProcessGroup | None = None) -> Tensor:
+    """Overwrites `x` on every rank with the root's `x`, and returns it."""
+    return _ops.broadcast_(x, root, name_of(group))
+
+
+def all_gather(
+    x: Tensor, group: ProcessGroup | None = None, out: Tensor | None = None
+) -> Tensor:
+    """Joins every rank's `x` along the first dimension, in the order of ranks.
+
+    Args:
+        x: shape (n, ...), the same on every rank.
+        group: the ranks.
+        out: where to write, of size * n rows; `x` may be this rank's part of it.
+
+    Returns:
+        A tensor of shape (size * n, ...).
+    """
+    if out is None:
+        return _ops.all_gather(x, name_of(group))
+    return _ops.all_gather(x, name_of(group), out=out)
+
+
+def reduce_scatter(
+    x: Tensor, op: str = "sum", group: ProcessGroup | None = None, out: Tensor | None = None
+) -> Tensor:
+    """Reduces `x` over all ranks and gives each rank its part of the first dimension.
+
+    Args:
+        x: shape (size * n, ...), the same on every rank.
+        op: the reduction.
+        group: the ranks.
+        out: where to write, of n rows; it may be this rank's part of `x`.
+
+    Returns:
+        A tensor of shape (n, ...).
+    """
+    if out is None:
+        return _ops.reduce_scatter(x, op, name_of(group))
+    return _ops.reduce_scatter(x, op, name_of(group), out=out)
+
+
+def gather(x: Tensor, root: int = 0, group: ProcessGroup | None = None) -> Tensor:
+    """Joins every rank's `x` on the root.
+
+    Returns:
+        On the root a tensor of shape (size * n, ...) for `x` of shape (n, ...); elsewhere one
+        without rows.
+    """
+    return _ops.gather(x, root, name_of(group))
+
+
+def scatter(
+    out: Tensor, x: Tensor | None = None, root: int = 0, group: ProcessGroup | None = None
+) -> Tensor:
+    """Writes to `out`, of shape (n, ...), this rank's part of the root's `x`.
+
+    Args:
+        out: where to write.
+        x: on the root, shape (size * n, ...); elsewhere ignored.
+        root: the rank that has `x`.
+        group: the ranks.
+    """
+    return _ops.scatter_(out, x, root, name_of(group))
+
+
+def all_to_all_single(
+    x: Tensor,
+    output_splits: Sequence[int] | None = None,
+    input_splits: Sequence[int] | None = None,
+    group: ProcessGroup | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Sends part r of `x` to rank r and joins what comes, in the order of ranks.
+
+    Args:
+        x: shape (n, ...).
+        output_splits: how many rows come from each rank; None for equal parts.
+        input_splits: how many rows go to each rank; None for equal parts.
+        group: the ranks.
+        out: where to write, of sum(output_splits) rows.
+
+    Returns:
+        A tensor of shape (sum(output_splits), ...).
+    """
+    if out is None:
+        return _ops.all_to_all_single(x, output_splits, input_splits, name_of(group))
+    return _ops.all_to_all_single(x, output_splits, input_splits, name_of(group), out=out)
+
+
+def barrier(group: ProcessGroup | None = None) -> None:
+    """Returns when every rank has called it."""
+    _ops.barrier(name_of(group))
+
+
+def empty(
+    *size: int | Sequence[int],
+    dtype: torch.dtype | None = None,
+    group: ProcessGroup | None = None,
+) -> Tensor:
+    """Makes a symmetric tensor: one that the peers address directly, so calls copy less.
+
+    Collective over the group, with the same arguments on every rank.
+
+    Args:
+        size: the shape, as in torch.empty.
+        dtype: torch's default dtype if None.
+        group: the ranks.
+
+    Returns:
+        A CPU tensor, zeroed. Its memory is freed when the last tensor that uses it has gone.
+
+    Raises:
+        dda.Error: there is no room on some rank, or the ranks want different sizes.
+    """
+    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    dtype = dtype if dtype is not None else torch.get_default_dtype()
+    memory = backend_of(group).allocate(shape.numel() * dtype.itemsize)
+    return memory.view(dtype).view(shape)
+
+
+def explain(
+    collective: str, nbytes: int, group: ProcessGroup | None = None, symmetric: bool = False
+) -> Explanation:
+    """Says which path a call takes and why.
+
+    Args:
+        collective: "all_reduce", "all_gather", …
+        nbytes: bytes of a rank's input.
+        group: the ranks.
+        symmetric: whether the tensors are symmetric (see `empty`).
+    """
+    return Explanation(*backend_of(group).explain(collective, nbytes, symmetric))
+
+
+def set_timeout(timeout: float | timedelta, group: ProcessGroup | None = None) -> None:
+    """Sets how long a call may wait for peers from now on, on this rank.
+
+    Args:
+        timeout: seconds, or a timedelta.
+        group: the group.
+    """
+    if not isinstance(timeout, timedelta):
+        timeout = timedelta(seconds=timeout)
+    if timeout <= timedelta(0):
+        raise ValueError(f"dda.set_timeout: {timeout} is not a time to wait")
+    backend_of(group).set_timeout(timeout)
+
+
+def warmup(group: ProcessGroup | None = None) -> None:
+    """Does now what a group does at its first call. Collective."""
+    barrier(group)
