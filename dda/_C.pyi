@@ -83,6 +83,15 @@ class NullBackend(Backend):
 
     def __init__(self, rank: int, size: int) -> None: ...
 
+def floors() -> dict[str, float]:
+    """Measures what this machine can do at best, for about a second on two cores.
+
+    Returns:
+        Microseconds: `flag_us`, one core's store until another core sees it; `read_64k_us`, reading
+        64 KiB that another core has just written; `add_64m_us`, one core adding two float32 arrays
+        of 64 MiB into a third.
+    """
+
 def create_backend(store: Store, rank: int, size: int, options: Options) -> Backend:
     """Makes a group's backend. Collective; `store` serves this group alone."""
 

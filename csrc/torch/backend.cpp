@@ -191,8 +191,7 @@ WorkPtr DdaBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr DdaBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                     const c10d::ReduceScatterOptions& opts) {
-  const auto type = OpType::REDUCE_SCATTER_TENSOR_COALESCED;
-  return issue("dda:reduce_scatter", type, opts, [&](Batch& batch) {
+  return issue("dda:reduce_scatter", OpType::_REDUCE_SCATTER_BASE, opts, [&](Batch& batch) {
     check_same_length(outputs.size(), inputs.size());
     const Reduction reduction = to_reduction(opts.reduceOp);
     for (size_t i = 0; i < inputs.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/floors.h"
 #include "torch/backend.h"
 #include "torch/create.h"
 #include "torch/environment.h"
@@ -85,6 +86,21 @@ void bind_backend(py::module_& m) {
         py::arg("options"), NoGil());
 }
 
+void bind_measurements(py::module_& m) {
+  m.def("floors", [] {
+    Floors floors;
+    {
+      const py::gil_scoped_release without_gil;
+      floors = measure_floors();
+    }
+    py::dict result;
+    result["flag_us"] = floors.flag_us;
+    result["read_64k_us"] = floors.read_64k_us;
+    result["add_64m_us"] = floors.add_64m_us;
+    return result;
+  });
+}
+
 void bind_null_backend(py::module_& m) {
   py::class_<NullBackend, c10::intrusive_ptr<NullBackend>, c10d::Backend>(m, "NullBackend")
       .def(py::init<int, int>(), py::arg("rank"), py::arg("size"));
@@ -99,5 +115,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   dda::bind_options(m);
   dda::bind_backend(m);
   dda::bind_null_backend(m);
+  dda::bind_measurements(m);
   dda::bind_environment(m);
 }

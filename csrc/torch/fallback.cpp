@@ -24,7 +24,9 @@ c10d::ReduceOp to_torch(const Call& call) {
     case ReduceOp::kBxor:
       return c10d::ReduceOp::BXOR;
     case ReduceOp::kPremulSum:
-      return c10d::makePreMulSum(call.factor);
+      return c10d::ReduceOp(
+          c10d::ReduceOp::PREMUL_SUM,
+          c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(call.factor));
   }
   TORCH_INTERNAL_ASSERT(false);
 }
