@@ -13,11 +13,11 @@ bool all_gather(Block& b, const Task& t) {
     b.stage(c, 0, t.in.base + t.offset(mine), t.bytes(mine));
     b.publish();
     if (!b.wait_all()) return false;
-    b.copy(t.out.at(b.rank()) + t.offset(mine), t.in.base + t.offset(mine), t.bytes(mine));
+    b.deliver(t.out.at(b.rank()) + t.offset(mine), t.in.base + t.offset(mine), t.bytes(mine));
     for (int i = 1; i < b.size(); ++i) {
       const int p = b.neighbour(i);
       const Range r = t.range(b.index(), t.out.count_of(p), c);
-      b.copy(t.out.at(p) + t.offset(r), b.staged(p, c, 0, t.offset(r)), t.bytes(r));
+      b.deliver(t.out.at(p) + t.offset(r), b.staged(p, c, 0, t.offset(r)), t.bytes(r));
     }
   }
   return true;

@@ -24,7 +24,7 @@ bool all_to_all(Block& b, const Task& t) {
       const Range r = t.range(b.index(), t.out.count_of(p), c);
       const unsigned char* const from =
           i == 0 ? t.in.at(me) + t.offset(r) : b.staged(p, c, me * stride, 0);
-      b.copy(t.out.at(p) + t.offset(r), from, t.bytes(r));
+      b.deliver(t.out.at(p) + t.offset(r), from, t.bytes(r));
     }
   }
   return true;

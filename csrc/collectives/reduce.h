@@ -2,8 +2,8 @@
 // three ranks and more take the tree (all_reduce/tree.h), whose work is spread over all ranks.
 //
 // Only the root reads, so only the root says when a slot may be filled again: a rank stages chunk c
-// when the root has published that it is done with chunk c - 2, which lay in the same slot. At the
-// end all wait for the last but one; the last is safe behind the next call's entries.
+// when the root has published that it is done with chunk c - slots(), which lay in the same slot. At
+// the end all wait for the last but one; the last is safe behind the next call's entries.
 #pragma once
 
 #include "collectives/task.h"
@@ -20,7 +20,7 @@ bool reduce_flat(Block& b, const Task& t, const Reducer& reducer) {
     const uint32_t announced = b.first() + static_cast<uint32_t>(c);
     const unsigned char* const in = t.in.base + t.offset(r);
     if (!is_root || reducer.scales()) {
-      if (!is_root && c >= 2 && !b.wait(t.root, announced - 2)) return false;
+      if (!is_root && c >= b.slots() && !b.wait(t.root, announced - b.slots())) return false;
       reducer.stage(b, c, 0, in, r.count, t.element);
     }
     if (!is_root || announced == 1) b.publish();

@@ -31,8 +31,10 @@ struct Task {
   uint64_t element = 1;  // bytes of one element
   uint64_t chunk = 1;    // elements of a part in one chunk of one block
   uint64_t chunks = 1;   // of the block that has most
+  uint64_t slot = 0;     // bytes that one chunk takes in a block's ring
   int blocks = 1;
   int root = 0;
+  bool streams = false;  // the output is so large that it should not pass through the caches
 
   uint64_t bytes(const Range& range) const { return range.count * element; }
   uint64_t offset(const Range& range) const { return range.begin * element; }

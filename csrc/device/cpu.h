@@ -5,7 +5,7 @@
 //   publish()       one release: all that this block has written is visible to whoever sees it
 //   wait(p, s)      acquires peer p's s-th publication of this call; false: stop, the call failed
 //   wait_all()      acquires everybody's publication of the number that this block has reached
-//   copy, reduce    move bytes
+//   copy, deliver   move bytes, the latter to a place in the output
 //
 // The first publication of a call is its entry: it carries the call's signature, and wait_all()
 // compares it with every peer's before anything is read or written. A call of one chunk stages
@@ -54,7 +54,8 @@ struct EntryRecord {
 class CpuBlock {
  public:
   CpuBlock(const ArenaView* arenas, const Layout& layout, Watch& watch, const CpuOps& ops, int rank,
-           int index, const EntryRecord& entry, bool entered, StoreChoice& store)
+           int index, const EntryRecord& entry, bool entered, uint64_t slot_bytes,
+           bool streams, StoreChoice& store)
       : arenas_(arenas),
         layout_(layout),
         watch_(watch),
@@ -62,6 +63,8 @@ class CpuBlock {
         rank_(rank),
         index_(index),
         entry_(entry),
+        slot_bytes_(slot_bytes),
+        streams_(streams),
         store_(store),
         step_(entered ? 1 : 0),
         first_(entered ? 2 : 1) {}
@@ -72,6 +75,9 @@ class CpuBlock {
   uint32_t first() const { return first_; }
   // The peer that is `i` places behind this rank, so that ranks do not all turn to rank 0 at once.
   int neighbour(int i) const { return (rank_ + i) % size(); }
+
+  // How many slots of this call's chunks the ring has: the chunks lie in them in turn.
+  uint32_t slots() const { return static_cast<uint32_t>(layout_.staging_bytes / slot_bytes_); }
 
   // This rank's staging slot for chunk `c`, at byte `at`.
   unsigned char* slot(uint64_t c, uint64_t at) const {
@@ -146,14 +152,22 @@ class CpuBlock {
   void copy(void* dst, const void* src, uint64_t bytes) const {
     if (dst != src && bytes != 0) ops_.copy(dst, src, bytes);
   }
+  void deliver(void* dst, const void* src, uint64_t bytes) const {
+    if (streams_ && dst != src) {
+      ops_.copy_stream(dst, src, bytes);
+    } else {
+      copy(dst, src, bytes);
+    }
+  }
 
  private:
   // Chunk `c` of a call that began at offset `where`: each chunk in the next slot of the ring, or
   // the one chunk behind the ring. Whatever a peer says, it is kept within its arena.
   unsigned char* in_ring(int p, uint64_t where, uint64_t c) const {
     const uint64_t ring = layout_.staging_bytes;
-    const uint64_t offset = where < ring ? (where + c * layout_.slot_bytes) % ring
-                                         : ring + (where - ring) % (2 * Layout::kHotBytes);
+    const uint64_t offset = where >= ring ? ring + (where - ring) % (2 * Layout::kHotBytes)
+                            : c == 0      ? where
+                                          : (where / slot_bytes_ + c) % slots() * slot_bytes_;
     return arenas_[p].base + layout_.staging(index_) + offset;
   }
   static bool is_symmetric(uint64_t where) { return Place::segment_of(where) != 0; }
@@ -184,6 +198,8 @@ class CpuBlock {
   const int rank_;
   const int index_;
   const EntryRecord& entry_;
+  const uint64_t slot_bytes_;
+  const bool streams_;
   StoreChoice& store_;
   uint32_t step_;
   const uint32_t first_;

@@ -7,9 +7,16 @@
 namespace dda {
 namespace {
 
+constexpr uint64_t kOverlapBytes = 32 << 10;
+
 bool has_part_a_rank(Collective collective) {
   return collective == Collective::kReduceScatter || collective == Collective::kScatter ||
          collective == Collective::kAllToAll;
+}
+
+bool is_rooted(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kScatter ||
+         collective == Collective::kGather || collective == Collective::kReduce;
 }
 
 bool has_tree(Collective collective) {
@@ -38,7 +45,12 @@ Plan choose(Collective collective, Algorithm asked, uint64_t longest, uint64_t e
       std::clamp<uint64_t>(bytes / tuning.block_bytes, 1, static_cast<uint64_t>(layout.blocks)));
 
   const uint64_t parts = has_part_a_rank(collective) ? layout.size : 1;
-  const uint64_t stride = layout.slot_bytes / parts / kLineBytes * kLineBytes;
+  // Where one rank writes and another reads, they overlap only from chunk to chunk.
+  const bool overlaps = is_rooted(collective) && plan.algorithm == Algorithm::kFlat;
+  const uint64_t least = round_up(parts * kLineBytes, kLineBytes);
+  plan.slot = overlaps ? std::min(layout.slot_bytes, std::max(kOverlapBytes, least))
+                       : layout.slot_bytes;
+  const uint64_t stride = plan.slot / parts / kLineBytes * kLineBytes;
   const uint64_t of_block = part_of({0, longest}, 0, plan.blocks, element).count;
   plan.chunk = std::max<uint64_t>(1, std::min(stride / element, of_block));
   plan.chunks = chunks_of(of_block, plan.chunk);

@@ -19,6 +19,7 @@ struct Plan {
   int blocks = 1;
   uint64_t chunk = 1;   // elements of a part
   uint64_t chunks = 1;  // of the block that has most
+  uint64_t slot = 0;    // bytes of a staging slot in this call
   // Whether the entry announces chunk 0 (a single chunk of a single block), or is empty.
   bool enters_with_data = true;
 };

@@ -100,7 +100,8 @@ void CpuGroup::run(const Call& call) {
 
   uint64_t longest = longest_part(call);
   Plan plan = plan_for(call, longest);
-  const CpuReducer reducer = reducer_of(ops_, call.dtype, call.reduce, call.factor);
+  const CpuReducer reducer = reducer_of(ops_, call.dtype, call.reduce, call.factor,
+                                        is_streamed(call));
   EntryRecord entry;
   entry.number = number_;
   entry.signature = sign(call);
@@ -115,14 +116,15 @@ void CpuGroup::run(const Call& call) {
     if (call.collective == Collective::kAllToAll) publish_rows(call, entry);
     if (!reducer.scales()) offer_symmetric(call, entry);
     // Whatever was staged before has been read once the entries are exchanged.
-    if (Place::segment_of(entry.where) == 0) entry.where = first_slot_;
+    const uint64_t slots = layout_.staging_bytes / plan.slot;
+    const uint64_t first = (cursor_.next + plan.slot - 1) / plan.slot % slots;
+    if (Place::segment_of(entry.where) == 0) entry.where = first * plan.slot;
     ok = exchange_entries(entry);
     if (ok && call.collective == Collective::kAllToAll) {
       check_rows(call, &longest);
       plan = plan_for(call, longest);
     }
-    first_slot_ = (first_slot_ + plan.chunks * layout_.slot_bytes) % layout_.staging_bytes;
-    cursor_.next = first_slot_;
+    cursor_.next = (first + plan.chunks) % slots * plan.slot;
     const Task task = cut(call, plan);
     ok = ok && run_blocks({call, plan, task, reducer, entry}) &&
          (!is_any_symmetric(number_) || leave_together());
@@ -149,7 +151,7 @@ bool CpuGroup::run_blocks(const Running& running) {
 
 bool CpuGroup::run_block(const Running& running, int index, bool entered) {
   CpuBlock b(arenas_.data(), layout_, watch_, ops_, rank_, index, running.entry, entered,
-             stores_[index]);
+             running.task.slot, running.task.streams, stores_[index]);
   const Task& t = running.task;
   const bool is_tree = running.plan.algorithm == Algorithm::kTree;
   switch (running.call.collective) {
@@ -179,7 +181,8 @@ bool CpuGroup::run_block(const Running& running, int index, bool entered) {
 }
 
 bool CpuGroup::exchange_entries(const EntryRecord& entry) {
-  CpuBlock b(arenas_.data(), layout_, watch_, ops_, rank_, 0, entry, false, stores_[0]);
+  CpuBlock b(arenas_.data(), layout_, watch_, ops_, rank_, 0, entry, false, layout_.slot_bytes,
+             false, stores_[0]);
   b.publish();
   return b.wait_all();
 }
@@ -212,7 +215,8 @@ void CpuGroup::run_alone(const Call& call) {
   const Task task = cut(call, plan);
   const uint64_t count = task.in.count_of(0);
   if (count == 0) return;
-  const CpuReducer reducer = reducer_of(ops_, call.dtype, call.reduce, call.factor);
+  const CpuReducer reducer = reducer_of(ops_, call.dtype, call.reduce, call.factor,
+                                        is_streamed(call));
   const void* source = task.in.at(0);
   if (reducer.scales()) {
     reducer.scale(task.out.at(0), source, count, reducer.factor);

@@ -71,6 +71,7 @@ class CpuGroup final : public Group {
   void check_usable(const char* what) const;
   std::string find_problem(const Call& call) const;
   Signature sign(const Call& call) const;
+  bool is_streamed(const Call& call) const;
   Task cut(const Call& call, const Plan& plan);
   Plan plan_for(const Call& call, uint64_t longest) const;
   uint64_t longest_part(const Call& call) const;
@@ -105,7 +106,6 @@ class CpuGroup final : public Group {
   std::mutex mutex_;  // one call at a time
   uint32_t number_;  // of the last call, as peers see it: it wraps
   Cursor cursor_;
-  uint64_t first_slot_ = 0;  // of the next call that enters before it stages
   std::vector<StoreChoice> stores_;  // by block
   uint64_t sequence_ = 0;
   std::vector<uint64_t> in_offsets_, out_offsets_;

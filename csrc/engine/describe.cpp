@@ -74,13 +74,23 @@ Plan CpuGroup::plan_for(const Call& call, uint64_t longest) const {
   return choose(call.collective, call.algorithm, longest, size_of(call.dtype), layout_, tuning_);
 }
 
+// A large output that is not also the input is not in the caches: to write it through them would
+// first read it from memory.
+bool CpuGroup::is_streamed(const Call& call) const {
+  constexpr uint64_t kLeastBytes = 4 << 20;
+  const uint64_t parts = is_output_whole(call.collective) ? 1 : size_;
+  return call.in != call.out && call.count * parts * size_of(call.dtype) >= kLeastBytes;
+}
+
 Task CpuGroup::cut(const Call& call, const Plan& plan) {
   Task t;
   t.element = t.in.element = t.out.element = size_of(call.dtype);
   t.chunk = plan.chunk;
   t.chunks = plan.chunks;
+  t.slot = plan.slot;
   t.blocks = plan.blocks;
   t.root = call.root;
+  t.streams = is_streamed(call);
   t.in.count = t.out.count = call.count;
   t.in.whole = is_input_whole(call.collective);
   t.out.whole = is_output_whole(call.collective);

@@ -1,32 +1,84 @@
-"""dda bench as a user runs it: real ranks, small sizes."""
+"""dda bench with real ranks: every collective of every backend, and the command as users run it."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from dda.bench.cases import COLLECTIVES
+from dda.bench.cases import COLLECTIVES, REDUCTIONS, dtype_of
+from dda.bench.launch import Launcher
 from dda.bench.mpi import find_mpi
+from dda.bench.options import Options, Spec
+from dda.bench.runner import run
 
-SMALL = "-b 64 -e 64K -f 1024 -n 3 --rounds 2".split()
-MPIS = [name for name in ("mpich", "openmpi") if find_mpi(name) and find_mpi(name).library_dir]
+MPIS = [
+    Spec(name)
+    for name in ("mpich", "openmpi")
+    if importlib.util.find_spec("mpi4py") and (mpi := find_mpi(name)) and mpi.library_dir
+]
+DDA, GLOO = Spec("dda"), Spec("gloo")
+SMALL = ["-b", "64", "-e", "64K", "-f", "1024", "-n", "3", "--rounds", "2"]
 
 
-def run(*arguments, launcher=(), timeout=200, **environment):
-    """Runs the command and returns how it ended."""
-    module = ["-m", "dda.bench"]
-    command = [*launcher, *module] if launcher else [sys.executable, *module]
+@pytest.fixture(scope="module")
+def launcher():
+    """Three ranks of each backend, which all tests of this module share."""
+    options = Options("barrier", (0,), 3, (DDA, GLOO, *MPIS))
+    with Launcher(options) as made:
+        assert made.start(options.specs) == {}
+        yield made
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_collectives_are_right_and_timed(collective, launcher):
+    sizes = (64, 65536)
+    options = Options(
+        collective, sizes, 3, launcher.options.specs, roots=(0, 2), iterations=3, rounds=2
+    )
+    lines = list(run(options, launcher.teams, lambda: None))
+    kind = COLLECTIVES[collective]
+    assert len(lines) == (1 if collective == "barrier" else 4 if kind.rooted else 2)
+    for line in lines:
+        assert line.notes == {}
+        assert set(line.measured) == set(options.specs)
+        for forms in line.measured.values():
+            assert set(forms) == {"out_of_place", *(["in_place"] if kind.in_place else [])}
+            for measurement in forms.values():
+                assert measurement.wrong == 0
+                assert len(measurement.rounds) == 2
+                assert [len(calls) for calls in measurement.calls] == [6, 6, 6]
+                assert measurement.time > 0
+
+
+@pytest.mark.parametrize("dtype", ["half", "bfloat16", "double", "int8", "uint8", "int64"])
+def test_reductions_are_right(dtype, launcher):
+    options = Options(
+        "reduce_scatter", (4096,), 3, (), (dtype_of(dtype),), tuple(REDUCTIONS), iterations=1,
+        rounds=1,
+    )  # fmt: skip
+    lines = list(run(options, launcher.teams, lambda: None))
+    assert [line.case.op for line in lines] == REDUCTIONS
+    for line in lines:
+        for measurement in line.measured[DDA].values():
+            assert measurement.wrong == 0
+    assert any(f"no {dtype}" in note for note in lines[0].notes.values()) == (
+        bool(MPIS) and dtype in ("half", "bfloat16")
+    )
+
+
+def command(*arguments, module="dda.bench", launcher=(), **how):
+    """Runs a module of dda as a command, and returns how it ended."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **how.pop("environment", {})}
+    run_as = [sys.executable, *launcher, "-m", module]
     return subprocess.run(
-        [*command, *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
+        [*run_as, *arguments], env=environment, capture_output=True, text=True, timeout=200, **how
     )
 
 
@@ -35,38 +87,12 @@ def rows_of(output):
     return [line.split() for line in output.splitlines() if line and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_collective(collective):
-    done = run(collective, *SMALL, "-g", "3", "-r", "1", "--backend", "dda,gloo")
+def test_command_with_levels_and_files(tmp_path):
+    files = ["--json", str(tmp_path / "r.json"), "--csv", str(tmp_path / "r.csv")]
+    done = command("all_reduce", *SMALL, "--backend", "dda,dda@engine,dda@dispatch", *files)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "# Out of bounds values : 0 OK" in done.stdout
-    rows = rows_of(done.stdout)
-    assert [int(row[0]) for row in rows] == {
-        "barrier": [0],
-        "all_reduce": [64, 65536],
-        "reduce": [64, 65536],
-        "broadcast": [64, 65536],
-        "sendrecv": [64, 65536],
-    }.get(collective, [60, 65532])
-    in_place = "0" if COLLECTIVES[collective].in_place else "N/A"
-    for row in rows:
-        assert (row[8], row[12]) == ("0", in_place)
-        assert len(row) == 17
-        assert "N/A" not in row[13:]
-
-
-@pytest.mark.parametrize("dtype", ["half", "bfloat16", "double", "int8", "uint8", "int64"])
-def test_reductions(dtype):
-    done = run("all_reduce", *SMALL, "-d", dtype, "-o", "sum,prod,min,max,avg", "-g", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [row[3] for row in rows_of(done.stdout)[::2]] == ["sum", "prod", "min", "max", "avg"]
-    assert "N/A" not in done.stdout
-
-
-def test_levels_and_files(tmp_path):
-    files = ["--json", str(tmp_path / "r.json"), "--csv", str(tmp_path / "r.csv")]
-    done = run("all_reduce", *SMALL, "--backend", "dda,dda@engine,dda@dispatch", *files)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row[0] for row in rows_of(done.stdout)] == ["64", "65536"]
     results = json.loads((tmp_path / "r.json").read_text())
     for line in results["results"]:
         assert line["compared_form"] == "out_of_place"
@@ -77,71 +103,50 @@ def test_levels_and_files(tmp_path):
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + 2 * (2 + 1 + 2)
 
 
-@pytest.mark.parametrize("how", [["--algorithm", "flat"], ["--algorithm", "tree"], ["--symmetric"]])
+@pytest.mark.parametrize("how", [["--algorithm", "tree"], ["--symmetric"]])
 def test_ways_of_dda(how):
-    done = run("all_reduce", *SMALL, *how)
+    done = command("all_reduce", *SMALL, *how)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "N/A" not in done.stdout
 
 
-@pytest.mark.skipif(
-    not (MPIS and importlib.util.find_spec("mpi4py")), reason="there is no MPI in the environment"
-)
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_mpi(collective):
-    done = run(collective, *SMALL, "-g", "3", "-r", "2", "--backend", ",".join(MPIS))
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = rows_of(done.stdout)
-    assert rows
-    for row in rows:
-        assert row[8] == "0"
-        assert "N/A" not in row[13:]
-
-
 def test_torchrun():
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = run("all_gather", *SMALL, "--backend", "dda,gloo", launcher=launcher)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = command("all_gather", *SMALL, "--backend", "dda,gloo", launcher=torchrun)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("# Out of bounds values : 0 OK") == 1
     assert len(rows_of(done.stdout)) == 2
 
 
-def test_backend_that_is_missing_is_named():
-    done = run("all_reduce", *SMALL, "--backend", "no_such_backend,gloo")
-    assert done.returncode == 1
-    assert "no_such_backend: only 0 of 2 ranks started" in done.stderr
-    assert len(rows_of(done.stdout)) == 2  # gloo went on alone
-
-
 def test_without_the_extension_gloo_is_measured(tmp_path):
-    """A dda without its module stands for an install that was not built."""
-    package = os.path.dirname(importlib.util.find_spec("dda").origin)
-    (tmp_path / "dda").mkdir()
-    for name in os.listdir(package):
-        if name.endswith(".py") and name != "_build_info.py" or name == "bench":
-            os.symlink(os.path.join(package, name), tmp_path / "dda" / name)
-    done = run("all_reduce", *SMALL, "--backend", "dda,gloo", PYTHONPATH=str(tmp_path))
+    package = Path(importlib.util.find_spec("dda").origin).parent
+    ignored = shutil.ignore_patterns("*.so", "_build_info.py", "__pycache__")
+    shutil.copytree(package, tmp_path / "dda", ignore=ignored)
+    done = command("all_reduce", *SMALL, "--backend", "dda,gloo", cwd=tmp_path)
     assert done.returncode == 1
+    assert "dda: only 0 of 2 ranks started" in done.stderr
     assert "dda is not built" in done.stderr
     assert len(rows_of(done.stdout)) == 2
 
 
+def test_a_rank_that_ends_is_named(launcher):
+    options = Options("all_reduce", (64,), 2, (GLOO,), iterations=1, rounds=1, timeout=20)
+    with Launcher(options) as small:
+        assert small.start(options.specs) == {}
+        small.teams[0].processes[1].kill()
+        (line,) = run(options, small.teams, lambda: None)
+        assert line.notes[GLOO].startswith("gloo: the process of rank 1 ended")
+        assert small.teams == []
+
+
 def test_doctor():
-    done = subprocess.run(
-        [sys.executable, "-m", "dda.cli", "doctor"], capture_output=True, text=True, timeout=200
-    )
+    done = command("doctor", module="dda.cli")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all_reduce of 64K gives 0 wrong elements" in done.stdout
     assert "flat from 8" in done.stdout
 
 
 def test_doctor_finds_what_is_broken():
-    done = subprocess.run(
-        [sys.executable, "-m", "dda.cli", "doctor"],
-        env={**os.environ, "DDA_SPIN": "nonsense"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    done = command("doctor", module="dda.cli", environment={"DDA_SPIN": "nonsense"})
     assert done.returncode == 1
     assert any("DDA_SPIN" in line for line in done.stdout.splitlines() if line.startswith("!"))

@@ -1,5 +1,6 @@
 """dda bench without its processes: sizes, inputs, checks, statistics, the table and the files."""
 
+# ruff: noqa: D102 (the methods of Copying are described where they are declared)
 from __future__ import annotations
 
 import csv
@@ -43,15 +44,19 @@ def test_sizes():
     assert sizes_between(0, 4, 2, 0) == (0, 1, 2, 4)
 
 
+def parse_line(line):
+    return parse(line.split(), {})
+
+
 def test_options_follow_nccl_tests():
-    given = parse("all_gather -b 1K -e 4K -f 2 -g 4 -d half,float -n 7 -w 3 -c 0".split(), {})
+    given = parse_line("all_gather -b 1K -e 4K -f 2 -g 4 -d half,float -n 7 -w 3 -c 0")
     assert given.sizes == (1024, 2048, 4096)
     assert (given.world, given.iterations, given.warmup, given.check) == (4, 7, 3, 0)
     assert [case.count for case in given.cases()] == [128, 256, 512, 64, 128, 256]
 
 
 def test_all_roots_and_all_ops():
-    given = parse("reduce -b 64 -e 64 -g 3 -o all -r -1".split(), {})
+    given = parse_line("reduce -b 64 -e 64 -g 3 -o all -r -1")
     assert [(c.op, c.root) for c in given.cases()] == list(product(REDUCTIONS, range(3)))
 
 
@@ -83,7 +88,7 @@ def test_options_refuse(line, complaint, capsys):
 
 
 def test_level_is_for_dda_only():
-    given = parse("all_reduce --backend dda,gloo,dda@torch --level engine".split(), {})
+    given = parse_line("all_reduce --backend dda,gloo,dda@torch --level engine")
     assert given.specs == (Spec("dda", "engine"), Spec("gloo"), Spec("dda"))
     assert [str(spec) for spec in given.specs] == ["dda@engine", "gloo", "dda"]
 
@@ -232,7 +237,7 @@ def test_ratio_is_taken_within_rounds():
 
 @pytest.fixture
 def report():
-    given = parse("all_reduce -b 64 -e 1M -f 128 --backend dda,gloo --rounds 3".split(), {})
+    given = parse_line("all_reduce -b 64 -e 1M -f 128 --backend dda,gloo --rounds 3")
     made = Report(given, [], {})
     made.specs = list(given.specs)
     for case in given.cases():

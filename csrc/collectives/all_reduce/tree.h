@@ -50,7 +50,7 @@ bool all_reduce_tree(Block& b, const Task& t, const Reducer& reducer, int receiv
     for (int i = 0; gathers && i < b.size(); ++i) {
       const int p = b.neighbour(i);
       const Range s = slice(p);
-      b.copy(t.out.base + t.offset(s), b.result(p) + in_slot(s), t.bytes(s));
+      b.deliver(t.out.base + t.offset(s), b.result(p) + in_slot(s), t.bytes(s));
     }
   }
   return true;
