@@ -50,8 +50,6 @@ constexpr Variable kVariables[] = {
     text("DDA_ISA", &Env::isa, "auto|baseline|avx2|avx512", "auto", kLocal,
          "Instruction set of the routines that reduce. auto takes the widest that the CPU has; "
          "the result has the same bits with each."),
-    text("DDA_LOG_LEVEL", &Env::log_level, "error|warning|info|debug", "warning", kLocal,
-         "Least severe message that is written to standard error."),
     number("DDA_DISABLE_SHARED_MEMORY", &Env::disable_shared_memory, 0, 1, "0", kAgreed,
            "1 treats every rank as if it were on another host, so that gloo carries all calls."),
     text("DDA_FAILPOINT", &Env::failpoint, "", "", kLocal,

@@ -15,7 +15,6 @@ struct Env {
   int64_t flat_max_bytes;         // DDA_FLAT_MAX_BYTES
   int64_t spin;                   // DDA_SPIN
   std::string isa;                // DDA_ISA
-  std::string log_level;          // DDA_LOG_LEVEL
   std::string failpoint;          // DDA_FAILPOINT
   int64_t disable_shared_memory;  // DDA_DISABLE_SHARED_MEMORY, 0 or 1
 };

@@ -217,11 +217,9 @@ void CpuGroup::run_alone(const Call& call) {
   if (count == 0) return;
   const CpuReducer reducer = reducer_of(ops_, call.dtype, call.reduce, call.factor,
                                         is_streamed(call));
-  const void* source = task.in.at(0);
+  const void* const source = task.in.at(0);
   if (reducer.scales()) {
     reducer.scale(task.out.at(0), source, count, reducer.factor);
-  } else if (reduces(call.collective)) {
-    reducer.reduce(task.out.at(0), &source, 1, count);
   } else if (task.out.at(0) != source) {
     ops_.copy(task.out.at(0), source, count * task.element);
   }

@@ -2,15 +2,16 @@
 
 #if defined(DDA_FAILPOINTS)
 
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <string>
 #include <thread>
 
-#include <unistd.h>
+#include "core/env.h"
 
 namespace dda {
 namespace {
@@ -24,9 +25,7 @@ struct Failpoint {
 
 Failpoint parse() {
   Failpoint point;
-  const char* text = std::getenv("DDA_FAILPOINT");
-  if (text == nullptr) return point;
-  const std::string all = text;
+  const std::string& all = env().failpoint;
   const size_t a = all.find(':');
   const size_t b = all.find(':', a + 1);
   const size_t c = all.find(':', b + 1);

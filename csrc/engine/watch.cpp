@@ -81,7 +81,7 @@ bool Watch::wait_long(int p, Poll poll, const void* ready) {
     if (is_late()) {
       const std::string ms = std::to_string(timeout_ms_.load(std::memory_order_relaxed));
       revoke(Error::Kind::kTimeout, p == rank_ ? -1 : p,
-             "timed out after " + ms + " ms; " + (kind_ == Kind::kCalls ? absent_ranks() : quiet(p)));
+             "Timed out after " + ms + " ms; " + (kind_ == Kind::kCalls ? absent_ranks() : quiet(p)));
       return false;
     }
     if (round < kYields) {

@@ -227,9 +227,7 @@ class Launcher:
             mpi = find_mpi(name)
             if mpi is None:
                 raise TeamError(f"{spec}: no launcher of it was found. {_HINTS[name]}")
-            if os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE")) != os.environ.get(
-                "WORLD_SIZE"
-            ):
+            if environment.get("LOCAL_WORLD_SIZE") not in (None, environment.get("WORLD_SIZE")):
                 raise TeamError(f"{spec}: MPI peers run on one host, this job on several")
             environment.update(mpi.environment())
             commands = [] if self.rank else [[*mpi.command(self.options.world), *worker]]

@@ -34,6 +34,9 @@ class Peer(ABC):
     rank: int
     world: int
     case: Case
+    _send: Any = None
+    _recv: Any = None
+    _calls: dict[str, Callable[[], object]]
 
     @abstractmethod
     def allocate(self, count: int, dtype: DType) -> Any:
@@ -69,10 +72,11 @@ class Peer(ABC):
     def prepare(self, case: Case) -> None:
         """Makes the buffers of a case, and its calls."""
         self.case = case
+        self._send = self._recv = None  # free the last case's first
+        self._calls = {}
         kind = case.kind
         self._send = self.allocate(case.count * kind.send_parts(self.world), case.dtype)
         self._recv = self.allocate(case.count * kind.recv_parts(self.world), case.dtype)
-        self._calls = {}
         for form in FORMS if kind.in_place else FORMS[:1]:
             send, recv = self._views(form)
             self._calls[form] = self.bind(send, recv, form == "in_place")

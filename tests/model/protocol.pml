@@ -150,11 +150,16 @@ inline begin() {
   target = base
 }
 
+/* Not after a refusal: peers may still be in the call before it. */
 inline end() {
   d_step {
-    rotation = rotation ^ (call != REFUSED && (differs || chunks & 1));
-    entry_of(me, previous).rotation = 0;
-    entry_of(me, previous).signature = 0;
+    if
+    :: call == REFUSED
+    :: else ->
+       rotation = rotation ^ (differs || chunks & 1);
+       entry_of(me, previous).rotation = 0;
+       entry_of(me, previous).signature = 0
+    fi;
     call = 0;
     differs = false;
     is_mixed = false;

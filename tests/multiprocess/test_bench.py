@@ -120,8 +120,9 @@ def test_torchrun():
 
 def test_without_the_extension_gloo_is_measured(tmp_path):
     package = Path(importlib.util.find_spec("dda").origin).parent
-    ignored = shutil.ignore_patterns("*.so", "_build_info.py", "__pycache__")
-    shutil.copytree(package, tmp_path / "dda", ignore=ignored)
+    shutil.copytree(package, tmp_path / "dda", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    # Not merely missing: the finder of an editable install would find the other one.
+    (tmp_path / "dda/_build_info.py").write_text("raise ImportError('planted')")
     done = command("all_reduce", *SMALL, "--backend", "dda,gloo", cwd=tmp_path)
     assert done.returncode == 1
     assert "dda: only 0 of 2 ranks started" in done.stderr
