@@ -144,7 +144,7 @@ struct Float16 {
 };
 
 // float8 with E exponent and M fraction bits. kFinite: no infinities, and the all-ones pattern
-// alone is NaN (e4m3fn); what is too large becomes NaN there, infinity otherwise, as torch casts.
+// alone is NaN (e4m3fn); what is too large becomes the largest number there, infinity otherwise.
 template <int kExponent, int kFraction, bool kFinite>
 struct Float8 {
   using Stored = uint8_t;
@@ -179,7 +179,7 @@ struct Float8 {
     const Words normal = (magnitude - rebias + half + (magnitude >> kShift & 1)) >> kShift;
     Words byte = magnitude < kSmallest ? subnormal : normal;
     const uint32_t largest = kFinite ? kNan - 1 : kInfinity - 1;
-    const uint32_t beyond = kFinite ? kNan : kInfinity;
+    const uint32_t beyond = kFinite ? largest : kInfinity;
     // Compare as the rounded value, before a carry could run over.
     const Words large = bits_as<Words>(magnitude >= (static_cast<uint32_t>(127 + kBias + 2) << 23));
     byte = (large != 0) | (byte > largest) ? Words{} + beyond : byte;

@@ -228,7 +228,7 @@ static void copy_stream(void* dst, const void* src, uint64_t bytes) { copy(dst, 
 #endif
 
 // clang-format off
-#define DDA_INT(T) { reduce<typename Unsigned<T>::type, Sum>, reduce<WideInt<T::Stored>, Avg>, \
+#define DDA_INT(T, Wide) { reduce<typename Unsigned<T>::type, Sum>, reduce<Wide, Avg>, \
     reduce<typename Unsigned<T>::type, Product>, reduce<T, MinInt>, reduce<T, MaxInt>, \
     reduce<T, Band>, reduce<T, Bor>, reduce<T, Bxor>, nullptr }
 #define DDA_FLOAT(T) { reduce<T, Sum>, reduce<T, Avg>, reduce<T, Product>, reduce<T, MinFloat>, \
@@ -242,8 +242,8 @@ extern const CpuOps kOps;
 const CpuOps kOps = {
     DDA_STRING(DDA_ISA),
     {
-        DDA_INT(UInt8), DDA_INT(Int8), DDA_INT(UInt16), DDA_INT(Int16),
-        DDA_INT(UInt32), DDA_INT(Int32), DDA_INT(UInt64), DDA_INT(Int64),
+        DDA_INT(UInt8, WideInt<UInt8::Stored>), DDA_INT(Int8, WideInt<Int8::Stored>), DDA_INT(UInt16, WideInt<UInt16::Stored>), DDA_INT(Int16, WideInt<Int16::Stored>),
+        DDA_INT(UInt32, WideInt<UInt32::Stored>), DDA_INT(Int32, WideInt<Int32::Stored>), DDA_INT(UInt64, UInt64), DDA_INT(Int64, WideInt<Int64::Stored>),
         {reduce<Bool, Bor>, nullptr, reduce<Bool, Band>, reduce<Bool, Band>, reduce<Bool, Bor>,
          reduce<Bool, Band>, reduce<Bool, Bor>, reduce<Bool, Bxor>, nullptr},
         DDA_FLOAT(Float16), DDA_FLOAT(BFloat16), DDA_FLOAT(Float32), DDA_FLOAT(Float64),

@@ -94,9 +94,10 @@ void CpuGroup::run(const Call& call) {
                                            std::to_string(rank_) + ": " + problem);
   }
   ++sequence_;
-  ++number_;
   if (size_ == 1) return run_alone(call);
   watch_.begin(number_, call.timeout.count() > 0 ? call.timeout : timeout_);
+  if (!await_last_call()) throw_failure(name_of(call.collective), number_);
+  watch_.begin(++number_, call.timeout.count() > 0 ? call.timeout : timeout_);
 
   uint64_t longest = longest_part(call);
   Plan plan = plan_for(call, longest);
@@ -233,15 +234,10 @@ void CpuGroup::refuse(const std::string& why) noexcept {
 
 void CpuGroup::refuse_locked(const std::string& why) noexcept {
   if (size_ == 1) return;
-  // A rank may be one call ahead of its peers, no more: their entries of the last call first.
   watch_.begin(number_, timeout_);
-  for (int i = 1; i < size_; ++i) {
-    const int p = (rank_ + i) % size_;
-    const std::atomic<uint32_t>& theirs = arenas_[p].entry(number_ & 1).number;
-    const auto came = [&] { return theirs.load(std::memory_order_acquire) == number_; };
-    if (!watch_.wait(p, came)) return;
-  }
+  if (!await_last_call()) return;
   ++number_;
+  has_refused_ = true;
   Entry& mine = arenas_[rank_].entry(number_ & 1);
   std::strncpy(reinterpret_cast<char*>(mine.data), why.c_str(), Entry::kInlineBytes - 1);
   mine.data[Entry::kInlineBytes - 1] = '\0';
@@ -249,6 +245,19 @@ void CpuGroup::refuse_locked(const std::string& why) noexcept {
   mine.where = mine.where_out = 0;
   mine.number.store(number_, std::memory_order_release);
   watch_.ring();
+}
+
+// An entry may be overwritten, two calls later, when every peer has come to the call in between. A
+// call that completes has seen that; one that was refused did not wait for it.
+bool CpuGroup::await_last_call() {
+  for (int i = 1; has_refused_ && i < size_; ++i) {
+    const int p = (rank_ + i) % size_;
+    const std::atomic<uint32_t>& theirs = arenas_[p].entry(number_ & 1).number;
+    const auto came = [&] { return theirs.load(std::memory_order_acquire) == number_; };
+    if (!watch_.wait(p, came)) return false;
+  }
+  has_refused_ = false;
+  return true;
 }
 
 std::shared_ptr<Message> CpuGroup::send(int peer, uint32_t tag, DType dtype, uint64_t count,

@@ -84,6 +84,7 @@ class CpuGroup final : public Group {
   bool run_block(const Running& running, int index, bool entered);
   bool leave_together();
   void run_alone(const Call& call);
+  bool await_last_call();
   void refuse_locked(const std::string& why) noexcept;
   [[noreturn]] void throw_mismatch(const Call& call) const;
   [[noreturn]] void throw_failure(const char* what, uint32_t number) const;
@@ -105,6 +106,7 @@ class CpuGroup final : public Group {
 
   std::mutex mutex_;  // one call at a time
   uint32_t number_;  // of the last call, as peers see it: it wraps
+  bool has_refused_ = false;  // the last call
   Cursor cursor_;
   std::vector<StoreChoice> stores_;  // by block
   uint64_t sequence_ = 0;

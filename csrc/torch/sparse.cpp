@@ -59,7 +59,7 @@ void sparse_all_reduce(Executor& executor, const at::Tensor& tensor, Reduction r
       },
       timeout);
   const at::Tensor sum = at::sparse_coo_tensor(at::cat(all_indices, 1), at::cat(all_values, 0),
-                                               tensor.sizes(), values.options());
+                                               tensor.sizes(), tensor.options());
   tensor.copy_(sum.coalesce());
 }
 

@@ -1,9 +1,9 @@
 /* What the models share: the arenas, and the steps by which ranks hand data to each other.
  *
  * A rank makes calls forever. Call numbers wrap after NUMBERS, the count of steps after STEPS. What
- * the calls are is chosen at random, equal on all ranks; with ODD_ONES, now and then one rank makes
- * another call than the rest, or refuses. With TROUBLE a rank dies or the group is aborted, once,
- * at any moment.
+ * the calls are is chosen at random, equal on all ranks. With MISMATCH, now and then one rank
+ * makes another call than the rest; with REFUSAL, it refuses the call. With TROUBLE a rank dies or
+ * the group is aborted, once, at any moment.
  *
  * A slot holds no data here but says what it holds: `tag` is the call and the chunk, `unread` the
  * set of ranks that have yet to read it. To fill a slot that somebody has yet to read is an error,
@@ -22,6 +22,9 @@
 #endif
 #define NOBODY RANKS
 #define NUMBERS 4
+#ifndef SLOTS
+#define SLOTS 2
+#endif
 
 /* A call in a byte. */
 #define FLAT 0
@@ -47,13 +50,13 @@
 #define entry_of(r, n) arena[r].entry[(n) & 1]
 #endif
 
-#define RESULT 2
+#define RESULT SLOTS
 #ifdef ONE_SLOT
-#define slot_of(rotation, c) 0
+#define slot_of(where, c) 0
 #elif defined(SLOT_BY_NUMBER)
-#define slot_of(rotation, c) ((number ^ (c)) & 1)
+#define slot_of(where, c) ((number + (c)) % SLOTS)
 #else
-#define slot_of(rotation, c) ((rotation ^ (c)) & 1)
+#define slot_of(where, c) ((where + (c)) % SLOTS)
 #endif
 
 /* Steps are counted on through all calls, since a rank's count at the start of a call is every
@@ -73,7 +76,7 @@
 
 typedef Entry {
   byte number;
-  bit rotation;  /* the slot of chunk 0 */
+  byte where;    /* the slot of chunk 0 */
   bit signature  /* tells the odd one's call from the others' */
 }
 typedef Slot {
@@ -82,8 +85,8 @@ typedef Slot {
 }
 typedef Arena {
   Entry entry[2];
-  byte step;     /* how often the rank has published within its calls */
-  Slot slot[3];  /* two for staging, one for results */
+  byte step;             /* how often the rank has published within its calls */
+  Slot slot[SLOTS + 1];  /* a ring for staging, and the result slot */
   bit revoked
 }
 Arena arena[RANKS];
@@ -108,17 +111,21 @@ inline choose_rank(r) {
 
 inline choose_calls(which) {
   choose(script[which]);
-#ifdef ODD_ONES
+#if defined(MISMATCH) || defined(REFUSAL)
   if
   :: true
   :: choose_rank(odd_rank[which]);
      if
+#ifdef REFUSAL
      :: odd_call[which] = REFUSED
-     :: choose(odd_call[which])
-     fi;
-     if
-     :: odd_call[which] == script[which] -> forget_odd_one(which)
-     :: else
+#endif
+#ifdef MISMATCH
+     :: choose(odd_call[which]);
+        if
+        :: odd_call[which] == script[which] -> forget_odd_one(which)
+        :: else
+        fi
+#endif
      fi
   fi
 #endif
@@ -156,8 +163,8 @@ inline end() {
     if
     :: call == REFUSED
     :: else ->
-       rotation = rotation ^ (differs || chunks & 1);
-       entry_of(me, previous).rotation = 0;
+       where = (where + chunks) % SLOTS;
+       entry_of(me, previous).where = 0;
        entry_of(me, previous).signature = 0
     fi;
     call = 0;
@@ -187,7 +194,7 @@ inline stop_if_dead() {
 
 inline publish_entry() {
   stop_if_dead();
-  entry_of(me, number).rotation = rotation;
+  entry_of(me, number).where = where;
   entry_of(me, number).signature = is_odd;
   entry_of(me, number).number = number
 }
@@ -252,7 +259,7 @@ inline fill(which, c) {
   arena[me].slot[which].tag = number * 4 + (c);
   arena[me].slot[which].unread = readers
 }
-inline stage(c) { fill(slot_of(rotation, c), c) }
+inline stage(c) { fill(slot_of(where, c), c) }
 
 #ifdef FLAG_FIRST
 inline stage_and_publish(c) { publish(); stage(c) }
@@ -263,8 +270,8 @@ inline stage_and_publish(c) { atomic { stage(c); publish() } }
 /* Nobody will read what was staged for a call that failed. */
 inline drop() {
   d_step {
-    arena[me].slot[slot_of(rotation, 0)].unread = 0;
-    arena[me].slot[slot_of(rotation, 0)].tag = 0
+    arena[me].slot[slot_of(where, 0)].unread = 0;
+    arena[me].slot[slot_of(where, 0)].tag = 0
   }
 }
 
@@ -274,4 +281,4 @@ inline read(r, which, c) {
   arena[r].slot[which].unread = arena[r].slot[which].unread & ~only(me);
   arena[r].slot[which].tag = (arena[r].slot[which].unread -> arena[r].slot[which].tag : 0)
 }
-inline read_staged(r, c) { read(r, slot_of(entry_of(r, number).rotation, c), c) }
+inline read_staged(r, c) { read(r, slot_of(entry_of(r, number).where, c), c) }

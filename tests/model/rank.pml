@@ -2,8 +2,8 @@
  * it says which calls there are, choose(call), and what follows the entry, transfer(). */
 
 active [RANKS] proctype Rank() {
-  byte number, call, c, p, base, target;
-  bit rotation, differs, is_mixed, is_odd, has_refused;
+  byte number, call, where, c, p, base, target;
+  bit differs, is_mixed, is_odd, has_refused;
 
   do
   :: atomic {

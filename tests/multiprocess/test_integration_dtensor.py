@@ -104,7 +104,7 @@ class Mlp(nn.Module):
             for i, parameter in enumerate(self.parameters()):
                 parameter.copy_(numbers(tuple(parameter.shape), i) / 6)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # noqa: D102
         return self.down(torch.relu(self.up(x)))
 
 

@@ -155,7 +155,7 @@ def wrong_calls(rank: int, world: int) -> None:
     out = torch.zeros(4)
     for dtype in DTYPES:
         for op in OPS:
-            if not is_defined(op, dtype):
+            if not is_defined(op, dtype) and not (dtype.is_complex and op == "product"):
                 mine = torch.zeros(world, dtype=dtype)
                 to = torch.ones(1).to(dtype) if dtype != torch.complex32 else mine[:1].clone()
                 call = lambda: dist.reduce_scatter_tensor(to, mine, c.torch_op(op))  # noqa: B023, E731
