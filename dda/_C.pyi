@@ -23,9 +23,7 @@ class Options:
         threads: that a large call may use; 0 for torch's, at most one a core.
     """
 
-    def __init__(
-        self, timeout: timedelta = ..., slot_bytes: int = 0, threads: int = 0
-    ) -> None: ...
+    def __init__(self, timeout: timedelta = ..., slot_bytes: int = 0, threads: int = 0) -> None: ...
     group_name: str
     @property
     def slot_bytes(self) -> int: ...

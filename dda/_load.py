@@ -25,7 +25,7 @@ def extension() -> ModuleType:
         raise ImportError(
             "dda is not built. In its source folder run: pip install --no-build-isolation ."
         ) from error
-    built_for, running = str(_build_info.TORCH), str(torch.__version__)
+    built_for, running = str(vars(_build_info)["TORCH"]), str(torch.__version__)
     remedy = (
         f"dda was built for torch {built_for} and this is torch {running}. Build it again with "
         "this torch: pip install --no-build-isolation --force-reinstall --no-deps ."

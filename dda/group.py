@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import inspect
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -63,7 +63,7 @@ def backend_of(group: dist.ProcessGroup | None = None) -> _C.DdaBackend:
     backend = served_by._get_backend(_CPU)
     if isinstance(backend, extension().FallbackBackend):
         raise RuntimeError(f"dda: this needs memory that all ranks share. {backend.reason}")
-    return backend
+    return cast("_C.DdaBackend", backend)
 
 
 @torch.compiler.assume_constant_result

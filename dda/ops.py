@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,9 +66,7 @@ def all_reduce(
     return _all_reduce_out(x, op, name_of(group), algorithm, out=out)
 
 
-def reduce(
-    x: Tensor, root: int = 0, op: str = "sum", group: ProcessGroup | None = None
-) -> Tensor:
+def reduce(x: Tensor, root: int = 0, op: str = "sum", group: ProcessGroup | None = None) -> Tensor:
     """Reduces `x` over all ranks, in place on the root; elsewhere `x` keeps its values."""
     return _ops.reduce_(x, root, op, name_of(group))
 
@@ -78,9 +76,7 @@ def broadcast(x: Tensor, root: int = 0, group: ProcessGroup | None = None) -> Te
     return _ops.broadcast_(x, root, name_of(group))
 
 
-def all_gather(
-    x: Tensor, group: ProcessGroup | None = None, out: Tensor | None = None
-) -> Tensor:
+def all_gather(x: Tensor, group: ProcessGroup | None = None, out: Tensor | None = None) -> Tensor:
     """Joins every rank's `x` along the first dimension, in the order of ranks.
 
     Args:
@@ -188,7 +184,8 @@ def empty(
     Raises:
         dda.Error: there is no room on some rank, or the ranks want different sizes.
     """
-    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    given: Any = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+    shape = torch.Size(given)
     dtype = dtype if dtype is not None else torch.get_default_dtype()
     memory = backend_of(group).allocate(shape.numel() * dtype.itemsize)
     return memory.view(dtype).view(shape)

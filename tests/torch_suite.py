@@ -1,12 +1,12 @@
 """Runs torch's own distributed tests, which ship in the torch wheel, against a backend.
 
-    python tests/torch_suite.py --world 3 --json dda.json            # all of them, half an hour
-    python tests/torch_suite.py --list tests/torch_suite_ci.txt      # those that CI runs
+    python tests/torch_suite.py --world 3 --json dda.json        # all of them, half an hour
+    python tests/torch_suite.py --list tests/torch_suite_ci.txt  # those that CI runs
     python tests/torch_suite.py --backend gloo --json gloo.json
-    python tests/torch_suite.py --compare gloo.json dda.json         # exits with 1 where dda is worse
+    python tests/torch_suite.py --compare gloo.json dda.json     # exits with 1 if dda is worse
 
-torch's tests skip what they do not expect a backend to do, so they are told that they test gloo, and
-each process group that they ask for is made with the backend under test instead. The tests in
+torch's tests skip what they do not expect a backend to do, so they are told that they test gloo,
+and each process group that they ask for is made with the backend under test instead. The tests in
 tests/torch_suite_allow.txt may fail, each for the reason that stands behind it.
 """
 
@@ -76,7 +76,7 @@ def load_suite(backend: str) -> type[unittest.TestCase]:
 
 
 def run_one(test: str, backend: str, world: int) -> tuple[str, str]:
-    """Runs a test in a process of its own; returns its outcome and the last error that it printed."""
+    """Runs a test in a process of its own; returns its outcome and the last error printed."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("barrier", "test_dir"):  # torch's tests meet there
             os.makedirs(os.path.join(folder, name))

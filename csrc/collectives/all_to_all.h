@@ -1,6 +1,7 @@
-// all_to_all: every rank stages, chunk by chunk, what each peer is to get, and copies from each peer
-// what that peer has staged for it. Parts may differ for every pair; a pair that has nothing left
-// exchanges empty chunks until the longest is through, so the number of chunks is the same for all.
+// all_to_all: every rank stages, chunk by chunk, what each peer is to get, and copies from each
+// peer what that peer has staged for it. Parts may differ for every pair; a pair that has nothing
+// left exchanges empty chunks until the longest is through, so the number of chunks is the same for
+// all.
 #pragma once
 
 #include "collectives/task.h"

@@ -2,8 +2,8 @@
 // three ranks and more take the tree (all_reduce/tree.h), whose work is spread over all ranks.
 //
 // Only the root reads, so only the root says when a slot may be filled again: a rank stages chunk c
-// when the root has published that it is done with chunk c - slots(), which lay in the same slot. At
-// the end all wait for the last but one; the last is safe behind the next call's entries.
+// when the root has published that it is done with chunk c - slots(), which lay in the same slot.
+// At the end all wait for the last but one; the last is safe behind the next call's entries.
 #pragma once
 
 #include "collectives/task.h"
@@ -33,8 +33,7 @@ bool reduce_flat(Block& b, const Task& t, const Reducer& reducer) {
     reducer.reduce(t.out.base + t.offset(r), sources, b.size(), r.count);
     if (announced > 1) b.publish();
   }
-  return is_root || t.chunks < 2 ||
-         b.wait(t.root, b.first() + static_cast<uint32_t>(t.chunks) - 2);
+  return is_root || t.chunks < 2 || b.wait(t.root, b.first() + static_cast<uint32_t>(t.chunks) - 2);
 }
 
 }  // namespace dda

@@ -1,8 +1,8 @@
 // The calls in which data flows from or to one rank: broadcast and scatter (one writer, the root),
-// gather (one reader, the root). A writer goes round the ring of its `slots()`; it fills a slot again
-// when every reader has published that it is done with the chunk that lay there, one round ago. At
-// the end it waits for the last chunk but one; the last is safe behind the next call's entries.
-// Chunks are small, so that writer and readers work at the same time.
+// gather (one reader, the root). A writer goes round the ring of its `slots()`; it fills a slot
+// again when every reader has published that it is done with the chunk that lay there, one round
+// ago. At the end it waits for the last chunk but one; the last is safe behind the next call's
+// entries. Chunks are small, so that writer and readers work at the same time.
 #pragma once
 
 #include "collectives/task.h"
@@ -34,7 +34,7 @@ bool from_root(Block& b, const Task& t, bool is_scatter) {
     }
     if (!b.wait(t.root, announced)) return false;
     b.deliver(t.out.base + t.offset(r), b.staged(t.root, c, b.rank() * stride, t.offset(r)),
-           t.bytes(r));
+              t.bytes(r));
     if (announced > 1) b.publish();
   }
   return !is_root || t.chunks < 2 || b.wait_all(b.first() + static_cast<uint32_t>(t.chunks) - 2);
@@ -63,8 +63,7 @@ bool to_root(Block& b, const Task& t) {
     }
     if (announced > 1) b.publish();
   }
-  return is_root || t.chunks < 2 ||
-         b.wait(t.root, b.first() + static_cast<uint32_t>(t.chunks) - 2);
+  return is_root || t.chunks < 2 || b.wait(t.root, b.first() + static_cast<uint32_t>(t.chunks) - 2);
 }
 
 }  // namespace dda

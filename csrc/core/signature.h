@@ -46,8 +46,8 @@ struct Signature {
   // Equal; or two all_to_alls of which one is uneven, whose rows of counts will tell.
   bool agrees_with(const Signature& other) const {
     const bool rows = collective() == Collective::kAllToAll && (root() | other.root()) != 0;
-    return word == other.word || (rows && collective() == other.collective() &&
-                                  dtype() == other.dtype());
+    return word == other.word ||
+           (rows && collective() == other.collective() && dtype() == other.dtype());
   }
 
   // For example "all_reduce(float32, 100 elements, sum)".

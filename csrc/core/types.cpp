@@ -14,16 +14,26 @@ struct DTypeInfo {
 };
 
 constexpr DTypeInfo kDTypes[kNumDTypes] = {
-    {"uint8", 1, Family::kInteger},          {"int8", 1, Family::kInteger},
-    {"uint16", 2, Family::kInteger},         {"int16", 2, Family::kInteger},
-    {"uint32", 4, Family::kInteger},         {"int32", 4, Family::kInteger},
-    {"uint64", 8, Family::kInteger},         {"int64", 8, Family::kInteger},
-    {"bool", 1, Family::kBool},              {"float16", 2, Family::kFloat},
-    {"bfloat16", 2, Family::kFloat},         {"float32", 4, Family::kFloat},
-    {"float64", 8, Family::kFloat},          {"complex64", 8, Family::kComplex},
-    {"complex128", 16, Family::kComplex},    {"float8_e4m3fn", 1, Family::kFloat},
-    {"float8_e5m2", 1, Family::kFloat},      {"float8_e4m3fnuz", 1, Family::kOpaque},
-    {"float8_e5m2fnuz", 1, Family::kOpaque}, {"float8_e8m0fnu", 1, Family::kOpaque},
+    {"uint8", 1, Family::kInteger},
+    {"int8", 1, Family::kInteger},
+    {"uint16", 2, Family::kInteger},
+    {"int16", 2, Family::kInteger},
+    {"uint32", 4, Family::kInteger},
+    {"int32", 4, Family::kInteger},
+    {"uint64", 8, Family::kInteger},
+    {"int64", 8, Family::kInteger},
+    {"bool", 1, Family::kBool},
+    {"float16", 2, Family::kFloat},
+    {"bfloat16", 2, Family::kFloat},
+    {"float32", 4, Family::kFloat},
+    {"float64", 8, Family::kFloat},
+    {"complex64", 8, Family::kComplex},
+    {"complex128", 16, Family::kComplex},
+    {"float8_e4m3fn", 1, Family::kFloat},
+    {"float8_e5m2", 1, Family::kFloat},
+    {"float8_e4m3fnuz", 1, Family::kOpaque},
+    {"float8_e5m2fnuz", 1, Family::kOpaque},
+    {"float8_e8m0fnu", 1, Family::kOpaque},
     {"complex32", 4, Family::kOpaque},
 };
 
@@ -31,7 +41,7 @@ constexpr const char* kCollectives[] = {
     "barrier", "all_reduce", "reduce",     "broadcast", "all_gather", "reduce_scatter",
     "gather",  "scatter",    "all_to_all", "send",      "recv",       "refused",
 };
-constexpr const char* kReduceOps[] = {"sum", "avg", "product", "min",       "max",
+constexpr const char* kReduceOps[] = {"sum",  "avg", "product", "min",       "max",
                                       "band", "bor", "bxor",    "premul_sum"};
 constexpr const char* kAlgorithms[] = {"auto", "flat", "tree"};
 

@@ -54,8 +54,8 @@ struct EntryRecord {
 class CpuBlock {
  public:
   CpuBlock(const ArenaView* arenas, const Layout& layout, Watch& watch, const CpuOps& ops, int rank,
-           int index, const EntryRecord& entry, bool entered, uint64_t slot_bytes,
-           bool streams, StoreChoice& store)
+           int index, const EntryRecord& entry, bool entered, uint64_t slot_bytes, bool streams,
+           StoreChoice& store)
       : arenas_(arenas),
         layout_(layout),
         watch_(watch),
@@ -95,9 +95,7 @@ class CpuBlock {
     if (is_symmetric(theirs.where)) return watch_.resolve(p, theirs.where) + offset;
     return in_ring(p, theirs.where, c) + at;
   }
-  unsigned char* result(int p) const {
-    return arenas_[p].base + layout_.result(index_);
-  }
+  unsigned char* result(int p) const { return arenas_[p].base + layout_.result(index_); }
   // Whether every rank's output can be written by its peers, and where rank p's is.
   bool all_outputs_shared() const {
     for (int p = 0; p < size(); ++p) {
@@ -129,9 +127,8 @@ class CpuBlock {
     if (step <= 1) return true;  // the entries have been exchanged
     const std::atomic<uint64_t>& theirs = arenas_[p].step(index_);
     const uint64_t target = epoch_of(entry_.number, step);
-    return watch_.wait(p, [&] {
-      return has_reached(theirs.load(std::memory_order_acquire), target);
-    });
+    return watch_.wait(p,
+                       [&] { return has_reached(theirs.load(std::memory_order_acquire), target); });
   }
 
   bool wait_all() {
@@ -181,9 +178,8 @@ class CpuBlock {
     for (int i = 1; i < size(); ++i) {
       const int p = neighbour(i);
       const Entry& theirs = entry_of(p);
-      const bool there = watch_.wait(p, [&] {
-        return theirs.number.load(std::memory_order_acquire) == entry_.number;
-      });
+      const bool there = watch_.wait(
+          p, [&] { return theirs.number.load(std::memory_order_acquire) == entry_.number; });
       if (!there) return false;
       equal &= entry_.signature.agrees_with({theirs.signature});
     }

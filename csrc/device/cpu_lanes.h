@@ -1,9 +1,9 @@
 // How each dtype is read into lanes, reduced there, and written back. Included once for each
 // instruction set, inside its own namespace: nothing here may be shared between them.
 //
-// A Lane<dtype> names the type in memory (`Stored`), the type in which values are reduced (`Value`),
-// and the number of lanes of one vector (`kLanes`). 8- and 16-bit floats are reduced in float32 and
-// rounded once, to nearest even; a NaN leaves as the one canonical NaN of its type.
+// A Lane<dtype> names the type in memory (`Stored`), the type in which values are reduced
+// (`Value`), and the number of lanes of one vector (`kLanes`). 8- and 16-bit floats are reduced in
+// float32 and rounded once, to nearest even; a NaN leaves as the one canonical NaN of its type.
 #pragma once
 
 namespace dda::DDA_ISA {
@@ -56,9 +56,7 @@ struct Int64 : PlainLane<int64_t> {};
 
 // Any byte but zero is true; only 0 and 1 are written.
 struct Bool : PlainLane<uint8_t> {
-  static inline Values load(const void* p) {
-    return bits_as<Values>(PlainLane::load(p) != 0) & 1;
-  }
+  static inline Values load(const void* p) { return bits_as<Values>(PlainLane::load(p) != 0) & 1; }
 };
 
 template <class T, class Bits>
@@ -162,8 +160,8 @@ struct Float8 {
     const float scale = bits_as<float>(static_cast<uint32_t>(127 - kBias + 127) << 23);
     const Words finite = bits_as<Words>(bits_as<Floats>(magnitude << kShift) * scale);
     const Words special = (magnitude << kShift) | 0x7f800000;
-    const Words is_special = kFinite ? bits_as<Words>(magnitude == kNan)
-                                     : bits_as<Words>(magnitude >= kInfinity);
+    const Words is_special =
+        kFinite ? bits_as<Words>(magnitude == kNan) : bits_as<Words>(magnitude >= kInfinity);
     return bits_as<Floats>((is_special != 0 ? special : finite) | (byte & 0x80) << 24);
   }
   static inline void store(void* p, Values v) {

@@ -198,9 +198,7 @@ static void scale(void* dst, const void* src, uint64_t count, double factor) {
   }
 }
 
-static void copy(void* dst, const void* src, uint64_t bytes) {
-  __builtin_memcpy(dst, src, bytes);
-}
+static void copy(void* dst, const void* src, uint64_t bytes) { __builtin_memcpy(dst, src, bytes); }
 
 #if defined(__x86_64__)
 static void copy_stream(void* dst, const void* src, uint64_t bytes) {

@@ -12,7 +12,7 @@ struct CpuReducer {
   ReduceFn fn = nullptr;
   ScaleFn scale = nullptr;  // premultiplied sums only
   double factor = 1.0;
-  uint64_t element = 1;  // bytes of one
+  uint64_t element = 1;                                    // bytes of one
   void (*stream)(void*, const void*, uint64_t) = nullptr;  // where the output streams
 
   // Whether values change on the way into a slot; a rank's own must then take that way too.
@@ -25,7 +25,8 @@ struct CpuReducer {
       b.stage(c, at, from, count * element);
     }
   }
-  // Where the output streams, it is reduced piece by piece into a buffer that the first cache holds.
+  // Where the output streams, it is reduced piece by piece into a buffer that the first cache
+  // holds.
   void reduce(void* dst, const void* const* sources, int n, uint64_t count) const {
     const uint64_t piece = stream == nullptr ? count : kPieceBytes / element;
     alignas(kLineBytes) unsigned char buffer[kPieceBytes];
@@ -47,9 +48,8 @@ struct CpuReducer {
 inline CpuReducer reducer_of(const CpuOps& ops, DType dtype, ReduceOp op, double factor,
                              bool streams) {
   const auto d = static_cast<int>(dtype);
-  return {ops.reduce[d][static_cast<int>(op)],
-          op == ReduceOp::kPremulSum ? ops.scale[d] : nullptr, factor, size_of(dtype),
-          streams ? ops.copy_stream : nullptr};
+  return {ops.reduce[d][static_cast<int>(op)], op == ReduceOp::kPremulSum ? ops.scale[d] : nullptr,
+          factor, size_of(dtype), streams ? ops.copy_stream : nullptr};
 }
 
 }  // namespace dda

@@ -36,8 +36,8 @@ class StoreChoice {
   static constexpr uint32_t kExploreEvery = 128;
   static constexpr double kWeight = 0.125;
   // The reader pays too: it finds streamed data in memory, not in the writer's cache. Measured on
-  // Zen 4: where plain stores are the better choice on the whole they take at most 1.9 times as long
-  // as streamed ones; where they are not, at least 4 times.
+  // Zen 4: where plain stores are the better choice on the whole they take at most 1.9 times as
+  // long as streamed ones; where they are not, at least 4 times.
   static constexpr double kReaderCost = 2.5;
 
   static uint64_t ticks() {

@@ -40,7 +40,9 @@ Plan choose(Collective collective, Algorithm asked, uint64_t longest, uint64_t e
   Plan plan;
   const uint64_t bytes = longest * element;
   const bool is_flat = !has_tree(collective) || bytes <= tuning.flat_max_bytes;
-  plan.algorithm = asked != Algorithm::kAuto ? asked : is_flat ? Algorithm::kFlat : Algorithm::kTree;
+  plan.algorithm = asked != Algorithm::kAuto ? asked
+                   : is_flat                 ? Algorithm::kFlat
+                                             : Algorithm::kTree;
   plan.blocks = static_cast<int>(
       std::clamp<uint64_t>(bytes / tuning.block_bytes, 1, static_cast<uint64_t>(layout.blocks)));
 
@@ -48,8 +50,8 @@ Plan choose(Collective collective, Algorithm asked, uint64_t longest, uint64_t e
   // Where one rank writes and another reads, they overlap only from chunk to chunk.
   const bool overlaps = is_rooted(collective) && plan.algorithm == Algorithm::kFlat;
   const uint64_t least = round_up(parts * kLineBytes, kLineBytes);
-  plan.slot = overlaps ? std::min(layout.slot_bytes, std::max(kOverlapBytes, least))
-                       : layout.slot_bytes;
+  plan.slot =
+      overlaps ? std::min(layout.slot_bytes, std::max(kOverlapBytes, least)) : layout.slot_bytes;
   const uint64_t stride = plan.slot / parts / kLineBytes * kLineBytes;
   const uint64_t of_block = part_of({0, longest}, 0, plan.blocks, element).count;
   plan.chunk = std::max<uint64_t>(1, std::min(stride / element, of_block));
@@ -76,10 +78,9 @@ Explanation explain(Collective collective, uint64_t bytes, bool symmetric, const
                std::to_string(tuning.flat_max_bytes) + " bytes with " +
                std::to_string(layout.size) + " ranks";
   }
-  e.reason += plan.enters_with_data
-                  ? "; one chunk, announced by the entry"
-                  : "; " + std::to_string(plan.chunks) + " chunks in each of " +
-                        std::to_string(plan.blocks) + " blocks";
+  e.reason += plan.enters_with_data ? "; one chunk, announced by the entry"
+                                    : "; " + std::to_string(plan.chunks) + " chunks in each of " +
+                                          std::to_string(plan.blocks) + " blocks";
   if (symmetric && !plan.enters_with_data) e.reason += ", read where they are";
   return e;
 }

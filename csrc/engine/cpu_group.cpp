@@ -74,8 +74,9 @@ CpuGroup::~CpuGroup() { close(); }
 void CpuGroup::check_usable(const char* what) const {
   if (fork_generation() != made_in_) {
     throw Error(Error::Kind::kInvalid,
-                std::string(what) + ": this process was forked after the group was made; a child "
-                                    "must make a group of its own");
+                std::string(what) +
+                    ": this process was forked after the group was made; a child "
+                    "must make a group of its own");
   }
   if (watch_.is_closed()) {
     throw Error(Error::Kind::kAborted, std::string(what) + " on rank " + std::to_string(rank_) +
@@ -101,8 +102,8 @@ void CpuGroup::run(const Call& call) {
 
   uint64_t longest = longest_part(call);
   Plan plan = plan_for(call, longest);
-  const CpuReducer reducer = reducer_of(ops_, call.dtype, call.reduce, call.factor,
-                                        is_streamed(call));
+  const CpuReducer reducer =
+      reducer_of(ops_, call.dtype, call.reduce, call.factor, is_streamed(call));
   EntryRecord entry;
   entry.number = number_;
   entry.signature = sign(call);
@@ -195,9 +196,8 @@ bool CpuGroup::leave_together() {
   watch_.ring();
   for (int i = 1; i < size_; ++i) {
     const int p = (rank_ + i) % size_;
-    const bool there = watch_.wait(p, [&] {
-      return has_reached(arenas_[p].step(0).load(std::memory_order_acquire), end);
-    });
+    const bool there = watch_.wait(
+        p, [&] { return has_reached(arenas_[p].step(0).load(std::memory_order_acquire), end); });
     if (!there) return false;
   }
   return true;
@@ -216,8 +216,8 @@ void CpuGroup::run_alone(const Call& call) {
   const Task task = cut(call, plan);
   const uint64_t count = task.in.count_of(0);
   if (count == 0) return;
-  const CpuReducer reducer = reducer_of(ops_, call.dtype, call.reduce, call.factor,
-                                        is_streamed(call));
+  const CpuReducer reducer =
+      reducer_of(ops_, call.dtype, call.reduce, call.factor, is_streamed(call));
   const void* const source = task.in.at(0);
   if (reducer.scales()) {
     reducer.scale(task.out.at(0), source, count, reducer.factor);
@@ -322,8 +322,8 @@ void CpuGroup::time(const Call& call, int iterations, double* out) {
 
 void CpuGroup::throw_mismatch(const Call& call) const {
   const Signature mine = sign(call);
-  std::string text = call_name(name_of(call.collective), number_) + " on rank " +
-                     std::to_string(rank_) + ": ";
+  std::string text =
+      call_name(name_of(call.collective), number_) + " on rank " + std::to_string(rank_) + ": ";
   int blamed = -1;
   for (int p = 0; p < size_; ++p) {
     const Entry& theirs = arenas_[p].entry(number_ & 1);
@@ -350,9 +350,9 @@ void CpuGroup::throw_failure(const char* what, uint32_t number) const {
     throw Error(Error::Kind::kAborted, where + ": the group was destroyed while the call ran");
   }
   const Failure failure = watch_.failure();
-  const std::string by =
-      failure.by >= 0 && failure.by != rank_ ? " (found by rank " + std::to_string(failure.by) + ")"
-                                             : "";
+  const std::string by = failure.by >= 0 && failure.by != rank_
+                             ? " (found by rank " + std::to_string(failure.by) + ")"
+                             : "";
   throw Error(failure.kind,
               where + ": " + failure.why + by +
                   ". The group cannot be used any more; destroy it and make a new one.",

@@ -47,11 +47,11 @@ class CpuGroup final : public Group {
  private:
   struct Running;
 
-  // Where the next contribution is staged: never where the one before lies, which peers may still be
-  // reading. Large ones run through the ring, so that a line comes back only when it has left the
-  // caches of both cores: to store to a line that a peer's cache still holds takes longer than the
-  // copy itself (measured: 64 KiB in 7.4 us over two slots, 1.6 us over a ring of 2 MiB). Small ones
-  // take turns in two places, which the caches keep.
+  // Where the next contribution is staged: never where the one before lies, which peers may still
+  // be reading. Large ones run through the ring, so that a line comes back only when it has left
+  // the caches of both cores: to store to a line that a peer's cache still holds takes longer than
+  // the copy itself (measured: 64 KiB in 7.4 us over two slots, 1.6 us over a ring of 2 MiB). Small
+  // ones take turns in two places, which the caches keep.
   struct Cursor {
     uint64_t next = 0;
     bool hot = false;
@@ -104,8 +104,8 @@ class CpuGroup final : public Group {
   Messages messages_;
   SymmetricHeap heap_;
 
-  std::mutex mutex_;  // one call at a time
-  uint32_t number_;  // of the last call, as peers see it: it wraps
+  std::mutex mutex_;          // one call at a time
+  uint32_t number_;           // of the last call, as peers see it: it wraps
   bool has_refused_ = false;  // the last call
   Cursor cursor_;
   std::vector<StoreChoice> stores_;  // by block

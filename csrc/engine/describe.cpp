@@ -8,9 +8,8 @@ namespace dda {
 namespace {
 
 bool are_equal(const int64_t* counts, int n) {
-  return counts == nullptr || std::all_of(counts, counts + n, [&](int64_t c) {
-           return c == counts[0];
-         });
+  return counts == nullptr ||
+         std::all_of(counts, counts + n, [&](int64_t c) { return c == counts[0]; });
 }
 
 int64_t largest(const int64_t* counts, int n) { return *std::max_element(counts, counts + n); }
@@ -22,8 +21,7 @@ bool is_rooted(Collective c) {
 
 // Whether all ranks see the tensor as one, or as a part a rank.
 bool is_input_whole(Collective c) {
-  return c != Collective::kReduceScatter && c != Collective::kScatter &&
-         c != Collective::kAllToAll;
+  return c != Collective::kReduceScatter && c != Collective::kScatter && c != Collective::kAllToAll;
 }
 bool is_output_whole(Collective c) {
   return c != Collective::kAllGather && c != Collective::kGather && c != Collective::kAllToAll;

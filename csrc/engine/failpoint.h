@@ -1,7 +1,7 @@
 // Named points in the protocol at which a test build kills, stops or delays a rank.
 //
-// DDA_FAILPOINT=name:rank:hit:action makes rank `rank` do `action` (kill, stop, exit, or a number of
-// milliseconds to sleep) when it comes to the point `name` for the `hit`-th time. Without
+// DDA_FAILPOINT=name:rank:hit:action makes rank `rank` do `action` (kill, stop, exit, or a number
+// of milliseconds to sleep) when it comes to the point `name` for the `hit`-th time. Without
 // DDA_FAILPOINTS at build time nothing is compiled in.
 #pragma once
 

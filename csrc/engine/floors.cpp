@@ -114,8 +114,9 @@ double measure_add() {
   const std::vector<float> a(kCount, 1.0f), b(kCount, 2.0f);
   std::vector<float> sum(kCount, 0.0f);
   const void* const sources[2] = {a.data(), b.data()};
-  const ReduceFn add = find_cpu_ops(env().isa.c_str())
-                           ->reduce[static_cast<int>(DType::kFloat32)][static_cast<int>(ReduceOp::kSum)];
+  const ReduceFn add =
+      find_cpu_ops(env().isa.c_str())
+          ->reduce[static_cast<int>(DType::kFloat32)][static_cast<int>(ReduceOp::kSum)];
   std::vector<double> times;
   for (int round = 0; round < kRounds; ++round) {
     const Clock::time_point begin = Clock::now();

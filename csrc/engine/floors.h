@@ -1,5 +1,5 @@
-// What this machine can do at best, measured with nothing of dda in the way: the yardsticks by which
-// the engine's times are judged.
+// What this machine can do at best, measured with nothing of dda in the way: the yardsticks by
+// which the engine's times are judged.
 #pragma once
 
 namespace dda {

@@ -63,9 +63,9 @@ bool Messages::is_hopeful() {
   if (!watch_.is_whole()) return false;
   for (int p = 0; p < size_; ++p) {
     if (p == rank_ || !watch_.has_left(p)) continue;
-    const bool is_awaited = !sends_[p].empty() || incoming_[p].in_payload ||
-                            std::any_of(receives_.begin(), receives_.end(),
-                                        [&](const Ptr& r) { return r->peer == p; });
+    const bool is_awaited =
+        !sends_[p].empty() || incoming_[p].in_payload ||
+        std::any_of(receives_.begin(), receives_.end(), [&](const Ptr& r) { return r->peer == p; });
     // What it sent before it left still counts.
     if (is_awaited && !push(p) && !pull(p)) {
       watch_.miss(p);
@@ -184,9 +184,8 @@ bool Messages::answer_from_early(const Ptr& receive) {
   const int last = receive->peer < 0 ? size_ - 1 : receive->peer;
   for (int p = first; p <= last; ++p) {
     std::list<Early>& waiting = incoming_[p].waiting;
-    const auto it = std::find_if(waiting.begin(), waiting.end(), [&](const Early& e) {
-      return e.message.tag == receive->tag;
-    });
+    const auto it = std::find_if(waiting.begin(), waiting.end(),
+                                 [&](const Early& e) { return e.message.tag == receive->tag; });
     if (it == waiting.end() || !it->message.done.load()) continue;
     receive->peer = p;
     const uint32_t dtype = static_cast<uint32_t>(it->message.dtype);
@@ -245,7 +244,8 @@ void Messages::fail_all() {
       const Failure f = watch_.failure();
       m->error = std::make_unique<Error>(f.kind, where + ": " + f.why, f.culprit);
     } else {
-      m->error = std::make_unique<Error>(Error::Kind::kAborted, where + ": the group was destroyed");
+      m->error =
+          std::make_unique<Error>(Error::Kind::kAborted, where + ": the group was destroyed");
     }
     finish(*m);
   };

@@ -61,8 +61,8 @@ class Messages {
   };
   // What is coming in from one peer.
   struct Incoming {
-    Ptr matched;              // receives the payload, or
-    Early* early = nullptr;   // keeps it, or neither: it is dropped
+    Ptr matched;             // receives the payload, or
+    Early* early = nullptr;  // keeps it, or neither: it is dropped
     bool in_payload = false;
     uint64_t left = 0;
     std::list<Early> waiting;  // early messages, oldest first

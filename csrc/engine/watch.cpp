@@ -18,8 +18,8 @@ namespace dda {
 namespace {
 
 constexpr int kYields = 40;
-constexpr int64_t kSleepNs = 4'000'000;      // at most; also how long a lost bell costs
-constexpr int64_t kShortSleepNs = 100'000;   // where no bell will ring
+constexpr int64_t kSleepNs = 4'000'000;     // at most; also how long a lost bell costs
+constexpr int64_t kShortSleepNs = 100'000;  // where no bell will ring
 constexpr int64_t kLifeCheckNs = 10'000'000;
 
 int64_t now_ns() {
@@ -39,7 +39,12 @@ long futex(std::atomic<uint32_t>* word, int op, uint32_t value, const timespec* 
 
 Watch::Watch(Kind kind, int rank, int size, const ArenaView* arenas,
              std::vector<std::shared_ptr<const Life>> lives)
-    : kind_(kind), rank_(rank), size_(size), arenas_(arenas), lives_(std::move(lives)), segments_(1) {
+    : kind_(kind),
+      rank_(rank),
+      size_(size),
+      arenas_(arenas),
+      lives_(std::move(lives)),
+      segments_(1) {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   const int polls = static_cast<int>(env().spin);
   // With fewer cores than ranks the peer cannot run while this rank polls.
@@ -80,8 +85,9 @@ bool Watch::wait_long(int p, Poll poll, const void* ready) {
     }
     if (is_late()) {
       const std::string ms = std::to_string(timeout_ms_.load(std::memory_order_relaxed));
-      revoke(Error::Kind::kTimeout, p == rank_ ? -1 : p,
-             "Timed out after " + ms + " ms; " + (kind_ == Kind::kCalls ? absent_ranks() : quiet(p)));
+      revoke(
+          Error::Kind::kTimeout, p == rank_ ? -1 : p,
+          "Timed out after " + ms + " ms; " + (kind_ == Kind::kCalls ? absent_ranks() : quiet(p)));
       return false;
     }
     if (round < kYields) {

@@ -98,7 +98,6 @@ class Watch {
   uint64_t add_segment(std::vector<unsigned char*> bases);
   void drop_segment(uint64_t segment) { segments_[segment].clear(); }
 
-
  private:
   using Poll = bool (*)(const void*);
   bool wait_long(int p, Poll poll, const void* ready);

@@ -124,9 +124,10 @@ void Exchange::learn_addresses(const std::string& terms) {
   for (int r = 0; r < size_; ++r) {
     const Address theirs = decode<Address>(store_.get(key("address", r), timeout_), r);
     if (theirs.version != kVersion) {
-      throw Error(Error::Kind::kMismatch,
-                  "rendezvous: rank " + std::to_string(r) + " runs another version of dda than rank " +
-                      std::to_string(rank_) + "; install the same one everywhere");
+      throw Error(Error::Kind::kMismatch, "rendezvous: rank " + std::to_string(r) +
+                                              " runs another version of dda than rank " +
+                                              std::to_string(rank_) +
+                                              "; install the same one everywhere");
     }
     if (r == 0) std::memcpy(nonce_, theirs.nonce, sizeof(nonce_));
     least_offer_ = std::min(least_offer_, theirs.offer);
@@ -135,8 +136,8 @@ void Exchange::learn_addresses(const std::string& terms) {
     if (their_terms != terms.substr(0, sizeof(theirs.terms) - 1)) {
       throw Error(Error::Kind::kMismatch,
                   "rendezvous: ranks disagree on their settings: rank " + std::to_string(r) +
-                      " has '" + their_terms + "', rank " + std::to_string(rank_) + " has '" + terms +
-                      "'; set the same DDA_* variables on all ranks");
+                      " has '" + their_terms + "', rank " + std::to_string(rank_) + " has '" +
+                      terms + "'; set the same DDA_* variables on all ranks");
     }
   }
 }

@@ -6,8 +6,7 @@ namespace {
 constexpr uint64_t kPage = 4096;
 }
 
-Layout::Layout(int size, int blocks, uint64_t slot_bytes, int slots_a_block,
-               uint64_t mailbox_bytes)
+Layout::Layout(int size, int blocks, uint64_t slot_bytes, int slots_a_block, uint64_t mailbox_bytes)
     : size(size),
       blocks(blocks),
       slot_bytes(round_up(slot_bytes, kLineBytes)),

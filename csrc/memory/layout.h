@@ -74,9 +74,7 @@ struct Place {
     return segment << kSegmentShift | offset;
   }
   static uint64_t segment_of(uint64_t place) { return place >> kSegmentShift; }
-  static uint64_t offset_of(uint64_t place) {
-    return place & ((uint64_t{1} << kSegmentShift) - 1);
-  }
+  static uint64_t offset_of(uint64_t place) { return place & ((uint64_t{1} << kSegmentShift) - 1); }
 };
 
 // Offsets within an arena, equal on all ranks of a group.
@@ -98,9 +96,7 @@ struct Layout {
   uint64_t staging(int block) const { return slots + block * block_bytes(); }
   uint64_t result(int block) const { return staging(block) + staging_bytes + 2 * kHotBytes; }
   uint64_t block_bytes() const { return staging_bytes + 2 * kHotBytes + slot_bytes; }
-  uint64_t mailbox(int peer) const {
-    return mailboxes + peer * (sizeof(Mailbox) + mailbox_bytes);
-  }
+  uint64_t mailbox(int peer) const { return mailboxes + peer * (sizeof(Mailbox) + mailbox_bytes); }
 };
 
 // An arena as it is mapped here.

@@ -47,8 +47,8 @@ void fill_random(void* to, size_t bytes) {
 }
 
 uint32_t fork_generation() {
-  static const int registered =
-      ::pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
+  static const int registered = ::pthread_atfork(
+      nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
   (void)registered;
   return generation.load(std::memory_order_relaxed);
 }

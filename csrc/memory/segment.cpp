@@ -63,8 +63,7 @@ Segment Segment::borrow(unsigned char* data, size_t bytes) {
 }
 
 unsigned char* Segment::map(int fd, size_t bytes) {
-  void* data =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (data == MAP_FAILED) throw_errno(Error::Kind::kMemory, "cannot map shared memory");
   return static_cast<unsigned char*>(data);
 }

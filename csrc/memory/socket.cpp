@@ -33,7 +33,8 @@ void wait_readable(const Fd& socket, Deadline deadline, const char* for_what) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         deadline - std::chrono::steady_clock::now());
     pollfd poll_fd = {socket.get(), POLLIN, 0};
-    const int limit = left.count() < 0 ? 0 : static_cast<int>(std::min<int64_t>(left.count(), 1000));
+    const int limit =
+        left.count() < 0 ? 0 : static_cast<int>(std::min<int64_t>(left.count(), 1000));
     const int ready = ::poll(&poll_fd, 1, limit);
     if (ready > 0) return;
     if (ready < 0 && errno != EINTR) throw system_error("cannot wait for a peer");
@@ -101,8 +102,7 @@ void send_packet(const Fd& socket, const void* data, size_t bytes, const int* fd
   }
 }
 
-void receive_packet(const Fd& socket, void* data, size_t bytes, Fd* fds, int n,
-                    Deadline deadline) {
+void receive_packet(const Fd& socket, void* data, size_t bytes, Fd* fds, int n, Deadline deadline) {
   wait_readable(socket, deadline, "a peer's shared memory");
   iovec io = {data, bytes};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
@@ -125,7 +125,8 @@ void receive_packet(const Fd& socket, void* data, size_t bytes, Fd* fds, int n,
   }
   const bool whole = got == static_cast<ssize_t>(bytes) && count == n &&
                      (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
-  if (!whole) throw Error(Error::Kind::kSystem, "a peer went away or sent a packet of another kind");
+  if (!whole)
+    throw Error(Error::Kind::kSystem, "a peer went away or sent a packet of another kind");
 }
 
 }  // namespace dda

@@ -146,9 +146,8 @@ WorkPtr DdaBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
 
 WorkPtr DdaBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                     const c10d::AllgatherOptions& opts) {
-  return issue("dda:all_gather", OpType::_ALLGATHER_BASE, opts, [&](Batch& batch) {
-    batch.push_back(calls::all_gather(input, output, place()));
-  });
+  return issue("dda:all_gather", OpType::_ALLGATHER_BASE, opts,
+               [&](Batch& batch) { batch.push_back(calls::all_gather(input, output, place())); });
 }
 
 // outputs[r][i] is what rank r has as inputs[i].
@@ -223,11 +222,9 @@ WorkPtr DdaBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
   });
 }
 
-WorkPtr DdaBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                             const c10d::AllToAllOptions& opts) {
-  return issue("dda:all_to_all", OpType::ALLTOALL, opts, [&](Batch& batch) {
-    batch.push_back(calls::all_to_all(inputs, outputs, place()));
-  });
+WorkPtr DdaBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  return issue("dda:all_to_all", OpType::ALLTOALL, opts,
+               [&](Batch& batch) { batch.push_back(calls::all_to_all(inputs, outputs, place())); });
 }
 
 WorkPtr DdaBackend::barrier(const c10d::BarrierOptions& opts) {

@@ -48,37 +48,41 @@ void bind_backend(py::module_& m) {
       .def_property_readonly("timeout", [](DdaBackend& self) { return self.group().timeout(); })
       .def_property_readonly("error", [](DdaBackend& self) { return self.group().error(); })
       .def_property_readonly("sequence", [](DdaBackend& self) { return self.group().sequence(); })
-      .def("abort", [](DdaBackend& self, const std::string& why) { self.group().abort(why); },
-           py::arg("why") = "abort() was called", NoGil())
-      .def("refuse", [](DdaBackend& self, const std::string& why) {
-             self.refuse(std::runtime_error(why));
-           }, py::arg("why"), NoGil())
+      .def(
+          "abort", [](DdaBackend& self, const std::string& why) { self.group().abort(why); },
+          py::arg("why") = "abort() was called", NoGil())
+      .def(
+          "refuse",
+          [](DdaBackend& self, const std::string& why) { self.refuse(std::runtime_error(why)); },
+          py::arg("why"), NoGil())
       .def("allocate", &DdaBackend::allocate, py::arg("nbytes"), NoGil())
-      .def("explain",
-           [](DdaBackend& self, const std::string& collective, uint64_t nbytes, bool symmetric) {
-             Explanation e = self.group().explain(parse_collective(collective), nbytes, symmetric);
-             return std::make_tuple(std::move(e.algorithm), std::move(e.reason), e.blocks,
-                                    e.chunk_bytes);
-           },
-           py::arg("collective"), py::arg("nbytes"), py::arg("symmetric") = false)
-      .def("engine_time",
-           [](DdaBackend& self, const std::string& collective, uint64_t nbytes, int iterations,
-              const std::string& dtype, const std::string& algorithm, bool symmetric) {
-             Measurement what;
-             what.collective = parse_collective(collective);
-             what.bytes = nbytes;
-             what.iterations = iterations;
-             what.dtype = parse_dtype(dtype);
-             what.algorithm = parse_algorithm(algorithm);
-             what.symmetric = symmetric;
-             return measure(self.group(), what);
-           },
-           py::arg("collective"), py::arg("nbytes"), py::arg("iterations"),
-           py::arg("dtype") = "float32", py::arg("algorithm") = "auto",
-           py::arg("symmetric") = false, NoGil());
+      .def(
+          "explain",
+          [](DdaBackend& self, const std::string& collective, uint64_t nbytes, bool symmetric) {
+            Explanation e = self.group().explain(parse_collective(collective), nbytes, symmetric);
+            return std::make_tuple(std::move(e.algorithm), std::move(e.reason), e.blocks,
+                                   e.chunk_bytes);
+          },
+          py::arg("collective"), py::arg("nbytes"), py::arg("symmetric") = false)
+      .def(
+          "engine_time",
+          [](DdaBackend& self, const std::string& collective, uint64_t nbytes, int iterations,
+             const std::string& dtype, const std::string& algorithm, bool symmetric) {
+            Measurement what;
+            what.collective = parse_collective(collective);
+            what.bytes = nbytes;
+            what.iterations = iterations;
+            what.dtype = parse_dtype(dtype);
+            what.algorithm = parse_algorithm(algorithm);
+            what.symmetric = symmetric;
+            return measure(self.group(), what);
+          },
+          py::arg("collective"), py::arg("nbytes"), py::arg("iterations"),
+          py::arg("dtype") = "float32", py::arg("algorithm") = "auto", py::arg("symmetric") = false,
+          NoGil());
 
-  py::class_<FallbackBackend, c10::intrusive_ptr<FallbackBackend>, c10d::Backend>(
-      m, "FallbackBackend")
+  py::class_<FallbackBackend, c10::intrusive_ptr<FallbackBackend>, c10d::Backend>(m,
+                                                                                  "FallbackBackend")
       .def_property_readonly("options", &FallbackBackend::getBackendOptions)
       .def_property_readonly("reason", &FallbackBackend::reason);
 

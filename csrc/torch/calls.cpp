@@ -48,16 +48,16 @@ class Builder {
   }
 
   void root(int64_t rank, int size) {
-    TORCH_CHECK(rank >= 0 && rank < size, name(), ": root ", rank, " is not a rank of this group of ",
-                size);
+    TORCH_CHECK(rank >= 0 && rank < size, name(), ": root ", rank,
+                " is not a rank of this group of ", size);
     op_.call.root = static_cast<int>(rank);
   }
 
   // `larger` must have `times` as many elements as `smaller`.
   void check_ratio(const at::Tensor& larger, const at::Tensor& smaller, int times) const {
     TORCH_CHECK(larger.numel() == smaller.numel() * times, name(), ": a tensor of shape ",
-                larger.sizes(), " does not have ", times, " times as many elements as one of shape ",
-                smaller.sizes());
+                larger.sizes(), " does not have ", times,
+                " times as many elements as one of shape ", smaller.sizes());
   }
 
   // The parts are one for each rank, `own` among them. Equal parts need no counts.
@@ -79,9 +79,10 @@ class Builder {
     TORCH_CHECK(tensor.defined(), name(), ": the ", role, " is an undefined tensor");
     TORCH_CHECK(tensor.layout() == at::kStrided, name(), ": the ", role, " has layout ",
                 tensor.layout(), "; pass a dense tensor");
-    TORCH_CHECK(tensor.device().is_cpu(), name(), ": the ", role, " is on ", tensor.device(),
-                ", and dda moves tensors on the CPU only; name a backend for that device too, as in "
-                "\"cpu:dda,cuda:nccl\"");
+    TORCH_CHECK(
+        tensor.device().is_cpu(), name(), ": the ", role, " is on ", tensor.device(),
+        ", and dda moves tensors on the CPU only; name a backend for that device too, as in "
+        "\"cpu:dda,cuda:nccl\"");
     const std::optional<DType> dtype = to_dtype(tensor.scalar_type());
     TORCH_CHECK(dtype, name(), ": the ", role, " is of dtype ", tensor.scalar_type(),
                 ", which dda does not move; view it as uint8");
@@ -119,8 +120,7 @@ void count_splits(const Builder& builder, const at::Tensor& tensor, at::IntArray
               role, " split sizes for a group of ", size, " ranks");
   int64_t sum = 0;
   for (const int64_t split : splits) {
-    TORCH_CHECK(split >= 0, builder.name(), ": the ", role, " split size ", split,
-                " is negative");
+    TORCH_CHECK(split >= 0, builder.name(), ": the ", role, " split size ", split, " is negative");
     counts.push_back(split * row);
     sum += split;
   }
@@ -249,8 +249,8 @@ Operation all_to_all(const at::Tensor& in, const at::Tensor& out, at::IntArrayRe
     op.out_counts.clear();
   } else {
     TORCH_CHECK(op.in_counts[place.rank] == op.out_counts[place.rank], builder.name(),
-                ": this rank sends ", op.in_counts[place.rank],
-                " elements to itself and expects ", op.out_counts[place.rank]);
+                ": this rank sends ", op.in_counts[place.rank], " elements to itself and expects ",
+                op.out_counts[place.rank]);
   }
   return builder.done();
 }

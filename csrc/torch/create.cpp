@@ -1,8 +1,8 @@
 #include "torch/create.h"
 
 #include <pybind11/chrono.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <string>
 

@@ -79,8 +79,7 @@ Reduction to_reduction(const c10d::ReduceOp& op) {
       return {ReduceOp::kBxor};
     case c10d::ReduceOp::PREMUL_SUM: {
       // torch renamed this type in 2.13 and kept the old name.
-      const auto* scale =
-          dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+      const auto* scale = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
       TORCH_CHECK(scale != nullptr, "dda: PREMUL_SUM without a factor");
       const at::Tensor& factor = scale->tensor_factor;
       return {ReduceOp::kPremulSum,

@@ -37,8 +37,7 @@ void bind_errors(py::module_& module) {
   const py::object base = py::module_::import("torch.distributed").attr("DistBackendError");
   error_type = make_type(module, "Error", base.ptr(),
                          "A collective failed; the message names the rank to blame.");
-  peer_lost_type =
-      make_type(module, "PeerLost", error_type, "A rank died or left the group.");
+  peer_lost_type = make_type(module, "PeerLost", error_type, "A rank died or left the group.");
   timeout_type = make_type(module, "Timeout", error_type, "A rank did not arrive in time.");
   // For functions that are bound here and call the engine directly.
   py::register_exception_translator([](std::exception_ptr thrown) {

@@ -24,9 +24,8 @@ c10d::ReduceOp to_torch(const Call& call) {
     case ReduceOp::kBxor:
       return c10d::ReduceOp::BXOR;
     case ReduceOp::kPremulSum:
-      return c10d::ReduceOp(
-          c10d::ReduceOp::PREMUL_SUM,
-          c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(call.factor));
+      return c10d::ReduceOp(c10d::ReduceOp::PREMUL_SUM,
+                            c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(call.factor));
   }
   TORCH_INTERNAL_ASSERT(false);
 }
@@ -91,8 +90,7 @@ void FallbackBackend::execute(const Operation& op) {
         lists.push_back(std::move(in));
         reduce_scatter(out, lists, with_reduction<c10d::ReduceScatterOptions>(op))->wait();
       } else {
-        _reduce_scatter_base(out[0], in[0], with_reduction<c10d::ReduceScatterOptions>(op))
-            ->wait();
+        _reduce_scatter_base(out[0], in[0], with_reduction<c10d::ReduceScatterOptions>(op))->wait();
       }
       return;
     case Collective::kGather:

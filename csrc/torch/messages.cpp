@@ -145,8 +145,8 @@ void Courier::work() {
       outstanding_.clear();
     }
     group_->progress();
-    const auto ended = std::remove_if(round.begin(), round.end(),
-                                      [](const auto& work) { return work->poll(); });
+    const auto ended =
+        std::remove_if(round.begin(), round.end(), [](const auto& work) { return work->poll(); });
     pause = ended == round.end() ? longer(pause) : kShortestPause;
     round.erase(ended, round.end());
   }

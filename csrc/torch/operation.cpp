@@ -123,8 +123,6 @@ std::string message_of(const std::exception& error) {
   return from_torch != nullptr ? from_torch->what_without_backtrace() : error.what();
 }
 
-void refuse(Group& group, const std::exception& error) noexcept {
-  group.refuse(message_of(error));
-}
+void refuse(Group& group, const std::exception& error) noexcept { group.refuse(message_of(error)); }
 
 }  // namespace dda

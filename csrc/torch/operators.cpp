@@ -1,7 +1,7 @@
 #include "torch/operators.h"
 
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/library.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include <string_view>
 #include <utility>
@@ -143,18 +143,16 @@ at::Tensor reduce_scatter(const at::Tensor& input, std::string_view op,
                           const std::string& group_name) {
   const Target target(group_name);
   at::Tensor out = target.make([&](Place place) { return new_scattered(input, place.size); });
-  target.run([&](Place place) {
-    return calls::reduce_scatter(input, out, reduction_of(op), place);
-  });
+  target.run(
+      [&](Place place) { return calls::reduce_scatter(input, out, reduction_of(op), place); });
   return out;
 }
 
 // The root's result has everybody's parts; the others' has no rows.
 at::Tensor gather(const at::Tensor& input, int64_t root, const std::string& group_name) {
   const Target target(group_name);
-  at::Tensor out = target.make([&](Place place) {
-    return new_gathered(input, place.rank == root ? place.size : 0);
-  });
+  at::Tensor out = target.make(
+      [&](Place place) { return new_gathered(input, place.rank == root ? place.size : 0); });
   target.run([&](Place place) {
     std::vector<at::Tensor> parts;
     if (place.rank == root) parts = out.split_with_sizes(std::vector(place.size, input.size(0)));
@@ -203,8 +201,7 @@ void barrier(const std::string& group_name) {
 }
 
 TORCH_LIBRARY(dda, m) {
-  m.def(
-      "all_reduce(Tensor input, str op, str group_name, str algorithm=\"auto\") -> Tensor");
+  m.def("all_reduce(Tensor input, str op, str group_name, str algorithm=\"auto\") -> Tensor");
   m.def(
       "all_reduce.out(Tensor input, str op, str group_name, str algorithm=\"auto\", *, "
       "Tensor(a!) out) -> Tensor(a!)");

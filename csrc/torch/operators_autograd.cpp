@@ -42,27 +42,24 @@ void check_linear(const char* name, std::string_view op) {
 
 at::Tensor all_reduce(const at::Tensor& input, std::string_view op, const std::string& group,
                       std::string_view algorithm) {
-  using Signature = at::Tensor(const at::Tensor&, std::string_view, const std::string&,
-                               std::string_view);
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("dda::all_reduce", "")
-                                 .typed<Signature>();
+  using Signature =
+      at::Tensor(const at::Tensor&, std::string_view, const std::string&, std::string_view);
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("dda::all_reduce", "").typed<Signature>();
   return handle.call(input, op, group, algorithm);
 }
 
 at::Tensor all_gather(const at::Tensor& input, const std::string& group) {
   using Signature = at::Tensor(const at::Tensor&, const std::string&);
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("dda::all_gather", "")
-                                 .typed<Signature>();
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("dda::all_gather", "").typed<Signature>();
   return handle.call(input, group);
 }
 
 at::Tensor reduce_scatter(const at::Tensor& input, std::string_view op, const std::string& group) {
   using Signature = at::Tensor(const at::Tensor&, std::string_view, const std::string&);
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("dda::reduce_scatter", "")
-                                 .typed<Signature>();
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("dda::reduce_scatter", "").typed<Signature>();
   return handle.call(input, op, group);
 }
 
@@ -89,7 +86,9 @@ struct AllReduce : Function<AllReduce> {
     auto& saved = ctx->saved_data;
     return {all_reduce(gradients[0], saved["op"].toStringView(), saved["group"].toStringRef(),
                        saved["algorithm"].toStringView()),
-            {}, {}, {}};
+            {},
+            {},
+            {}};
   }
 };
 
@@ -138,7 +137,9 @@ struct AllToAll : Function<AllToAll> {
     const Splits input_splits = splits_of(ctx->saved_data["input_splits"]);
     return {all_to_all_single(gradients[0], view(input_splits), view(output_splits),
                               ctx->saved_data["group"].toStringRef()),
-            {}, {}, {}};
+            {},
+            {},
+            {}};
   }
   static Splits copy(OptionalSplits splits) {
     return splits ? Splits(splits->vec()) : std::nullopt;
@@ -213,9 +214,9 @@ TORCH_LIBRARY_IMPL(dda, Autograd, m) {
   m.impl("all_gather", all_gather_autograd);
   m.impl("reduce_scatter", reduce_scatter_autograd);
   m.impl("all_to_all_single", all_to_all_single_autograd);
-  for (const char* name : {"all_reduce.out", "all_reduce_", "reduce_", "broadcast_",
-                           "all_gather.out", "reduce_scatter.out", "gather", "scatter_",
-                           "all_to_all_single.out"}) {
+  for (const char* name :
+       {"all_reduce.out", "all_reduce_", "reduce_", "broadcast_", "all_gather.out",
+        "reduce_scatter.out", "gather", "scatter_", "all_to_all_single.out"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&without_gradient>());
   }
 }

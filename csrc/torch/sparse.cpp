@@ -28,8 +28,9 @@ void sparse_all_reduce(Executor& executor, const at::Tensor& tensor, Reduction r
   const at::AutoDispatchBelowADInplaceOrView guard;
   at::Tensor indices, values, header;
   try {
-    TORCH_CHECK(reduction.op == ReduceOp::kSum, "dda all_reduce: of sparse tensors there is only a ",
-                "sum; call to_dense() for ", name_of(reduction.op));
+    TORCH_CHECK(reduction.op == ReduceOp::kSum,
+                "dda all_reduce: of sparse tensors there is only a ", "sum; call to_dense() for ",
+                name_of(reduction.op));
     const at::Tensor mine = tensor.coalesce();
     indices = mine._indices().contiguous();
     values = mine._values().contiguous();
@@ -40,8 +41,8 @@ void sparse_all_reduce(Executor& executor, const at::Tensor& tensor, Reduction r
     executor.refuse(error);
     throw;
   }
-  const auto headers = gather_parts(
-      executor, header, [&](int) { return at::empty_like(header); }, timeout);
+  const auto headers =
+      gather_parts(executor, header, [&](int) { return at::empty_like(header); }, timeout);
   for (const at::Tensor& theirs : headers) {
     TORCH_CHECK(theirs.slice(0, 1).equal(header.slice(0, 1)),
                 "dda all_reduce: the ranks' sparse tensors differ in shape");

@@ -84,9 +84,9 @@ bool QueuedWork::wait(std::chrono::milliseconds timeout) {
   if (timeout <= kNoTimeout) {
     queue_->finish(*job_);
   } else if (!queue_->wait_for(*job_, timeout)) {
-    throw RaisedError(Error(Error::Kind::kTimeout,
-                            "the call was not done " + std::to_string(timeout.count()) +
-                                " ms after wait() was called; it goes on"));
+    throw RaisedError(Error(Error::Kind::kTimeout, "the call was not done " +
+                                                       std::to_string(timeout.count()) +
+                                                       " ms after wait() was called; it goes on"));
   }
   if (job_->error()) std::rethrow_exception(job_->error());
   return true;
@@ -127,8 +127,8 @@ Tensors CombinedWork::result() {
 }
 
 FuturePtr CombinedWork::getFuture() {
-  c10::List<FuturePtr> futures(c10::FutureType::create(c10::ListType::create(
-      c10::TensorType::get())));
+  c10::List<FuturePtr> futures(
+      c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
   for (const WorkPtr& part : parts_) futures.push_back(part->getFuture());
   return c10::collectAll(futures);
 }

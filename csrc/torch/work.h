@@ -42,8 +42,7 @@ class LazyFuture {
 
 class FinishedWork final : public c10d::Work {
  public:
-  FinishedWork(c10d::OpType type, Tensors results)
-      : Work(-1, type), results_(std::move(results)) {}
+  FinishedWork(c10d::OpType type, Tensors results) : Work(-1, type), results_(std::move(results)) {}
 
   bool isCompleted() override { return true; }
   bool isSuccess() const override { return true; }

@@ -15,6 +15,16 @@ inline choose(call) {
   fi
 }
 
+inline read_chunks() {
+  for (p : 0 .. RANKS - 1) {
+    if
+    :: p == me
+    :: else -> read_staged(p, c)
+    fi
+  }
+  p = 0
+}
+
 inline transfer() {
   do
   :: c == chunks -> c = 0; break
@@ -25,16 +35,10 @@ inline transfer() {
      fi;
      atomic {
        if
-       :: chunks > 1 -> wait_steps(c + 1)
+       :: chunks > 1 -> wait_steps(reached)
        :: else
        fi;
-       for (p : 0 .. RANKS - 1) {
-         if
-         :: p == me
-         :: else -> read_staged(p, c)
-         fi
-       }
-       p = 0;
+       read_chunks();
        c++
      }
   od

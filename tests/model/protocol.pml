@@ -32,9 +32,9 @@
 #define FROM_ROOT 2
 #define TO_ROOT 3
 #define REFUSED 255
-#define CALL(kind, chunks, root) ((kind) << 4 | (chunks) << 2 | (root))
-#define kind (call >> 4)
-#define chunks (call >> 2 & 3)
+#define CALL(kind, chunks, root) ((kind) << 5 | (chunks) << 2 | (root))
+#define kind (call >> 5)
+#define chunks (call >> 2 & 7)
 #define root (call & 3)
 
 #define me _pid
@@ -154,7 +154,7 @@ inline begin() {
   :: else
   fi;
   base = first_step;
-  target = base
+  reached = base
 }
 
 /* Not after a refusal: peers may still be in the call before it. */
@@ -172,7 +172,7 @@ inline end() {
     is_mixed = false;
     is_odd = false;
     base = 0;
-    target = 0
+    reached = 0
   }
 }
 
@@ -201,8 +201,8 @@ inline publish_entry() {
 
 inline publish() {
   stop_if_dead();
-  target = (target + 1) % STEPS;
-  arena[me].step = target
+  reached = (reached + 1) % STEPS;
+  arena[me].step = reached
 }
 
 /* Whose entry this rank waits for: every peer's, whatever the call. */
@@ -241,14 +241,13 @@ inline wait_entries(n) {
 #define has_to_wait has_refused
 #endif
 
-/* Until peer `r` has published `count` times in this call. */
-inline wait_step(r, count) { wait_until(has_reached(arena[r].step, (base + (count)) % STEPS)) }
-
-inline wait_steps(count) {
+/* Until peer `r`, or every peer, has published as often as a rank has that stands at `goal`. */
+inline wait_step(r, goal) { wait_until(has_reached(arena[r].step, goal)) }
+inline wait_steps(goal) {
   for (p : 0 .. RANKS - 1) {
     if
     :: p == me
-    :: else -> wait_step(p, count)
+    :: else -> wait_step(p, goal)
     fi
   }
   p = 0

@@ -2,7 +2,7 @@
  * it says which calls there are, choose(call), and what follows the entry, transfer(). */
 
 active [RANKS] proctype Rank() {
-  byte number, call, where, c, p, base, target;
+  byte number, call, where, c, p, base, reached;
   bit differs, is_mixed, is_odd, has_refused;
 
   do

@@ -46,7 +46,7 @@ inline transfer() {
      fi;
      atomic {
        if
-       :: chunks > 1 -> wait_steps(published)
+       :: chunks > 1 -> wait_steps(reached)
        :: else
        fi;
        read_chunks();
@@ -57,7 +57,7 @@ inline transfer() {
      }
      atomic {
        if
-       :: kind == TREE -> wait_steps(published); read_results()
+       :: kind == TREE -> wait_steps(reached); read_results()
        :: else
        fi;
        c++

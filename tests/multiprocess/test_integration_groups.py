@@ -195,7 +195,7 @@ def test_groups(case: Callable[[int, int], None], world: int) -> None:
 
 
 def detail(rank: int, world: int) -> None:
-    """torch's DETAIL checks find no fault in a right program."""
+    """Torch's DETAIL checks find no fault in a right program."""
     group = dist.new_group([0, 1, 2])
     dist.barrier()
     for i in range(20):

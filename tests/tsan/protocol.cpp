@@ -48,11 +48,10 @@ struct Rank {
     const int n = group.size();
     const int me = group.rank();
     Call call;
-    const Collective kinds[] = {Collective::kBarrier,   Collective::kAllReduce,
-                                Collective::kReduce,    Collective::kBroadcast,
-                                Collective::kAllGather, Collective::kReduceScatter,
-                                Collective::kGather,    Collective::kScatter,
-                                Collective::kAllToAll};
+    const Collective kinds[] = {
+        Collective::kBarrier,   Collective::kAllReduce, Collective::kReduce,
+        Collective::kBroadcast, Collective::kAllGather, Collective::kReduceScatter,
+        Collective::kGather,    Collective::kScatter,   Collective::kAllToAll};
     call.collective = kinds[random() % 9];
     call.dtype = DType::kInt32;
     call.root = static_cast<int>(random() % n);
@@ -142,7 +141,8 @@ struct Rank {
     Buffer got(length, -1);
     const int left = (me + n - 1) % n;
     const auto sent = group.send((me + 1) % n, 5, DType::kInt32, length, note.data());
-    const auto received = group.receive(k % 2 == 0 ? -1 : left, 5, DType::kInt32, length, got.data());
+    const auto received =
+        group.receive(k % 2 == 0 ? -1 : left, 5, DType::kInt32, length, got.data());
     if (group.wait(received, milliseconds(60000)) != left) ++wrong;
     group.wait(sent, milliseconds(60000));
     for (uint64_t i = 0; i < length; ++i) expect(got[i], value(left, i, k), "recv", k, i);

@@ -1,8 +1,8 @@
-// Tree all_reduce: a reduce-scatter and an all-gather, both by direct access. Each chunk is cut into
-// one slice a rank. Rank r reduces everybody's slice r, in rank order, into its result slot; then
-// everyone copies the slices together. Two hops; each rank reads about twice the message, however
-// many ranks there are. Where all ranks' outputs are symmetric memory, rank r writes its slice into
-// every output itself, and the second half falls away.
+// Tree all_reduce: a reduce-scatter and an all-gather, both by direct access. Each chunk is cut
+// into one slice a rank. Rank r reduces everybody's slice r, in rank order, into its result slot;
+// then everyone copies the slices together. Two hops; each rank reads about twice the message,
+// however many ranks there are. Where all ranks' outputs are symmetric memory, rank r writes its
+// slice into every output itself, and the second half falls away.
 //
 // With `receiver` only that rank gathers the slices: a reduce.
 //

@@ -30,11 +30,11 @@ class Bootstrap {
 struct GroupOptions {
   int rank = 0;
   int size = 1;
-  std::string name;                    // for messages
-  milliseconds timeout{1'800'000};     // of a call that gives none, and of the rendezvous
-  size_t slot_bytes = 0;               // of each staging slot; 0: the default, DDA_SLOT_BYTES
-  uint32_t calls_before = 0;           // where the call counter begins; tests begin at its wrap
-  int threads = 1;                     // that a large call may use; the minimum over ranks counts
+  std::string name;                 // for messages
+  milliseconds timeout{1'800'000};  // of a call that gives none, and of the rendezvous
+  size_t slot_bytes = 0;            // of each staging slot; 0: the default, DDA_SLOT_BYTES
+  uint32_t calls_before = 0;        // where the call counter begins; tests begin at its wrap
+  int threads = 1;                  // that a large call may use; the minimum over ranks counts
   // Runs body(0, arg) … body(n-1, arg), each once, in any threads, ascending within a thread.
   void (*parallel)(int n, void (*body)(int, void*), void* arg) = nullptr;
 };
@@ -62,8 +62,8 @@ struct Call {
   void* const* out_parts = nullptr;
   const int64_t* in_counts = nullptr;
   const int64_t* out_counts = nullptr;
-  double factor = 1.0;                 // of ReduceOp::kPremulSum
-  milliseconds timeout{0};             // 0: the group's
+  double factor = 1.0;      // of ReduceOp::kPremulSum
+  milliseconds timeout{0};  // 0: the group's
 };
 
 // Why a size takes the path it takes; see Group::explain.
