@@ -24,7 +24,7 @@ demo: $(VENV)/.demo $(VENV)/.example
 	$(WITHIN) 10m $(PY) examples/tensor_parallel_minilm.py
 
 # pytest comes last: its closing line is the outcome.
-test: lint docs model tsan check-aarch64 $(VENV)/.failpoints $(VENV)/.example
+test: lint docs tsan check-aarch64 $(VENV)/.failpoints $(VENV)/.example
 	$(WITHIN) 20m $(PY) -m pytest
 
 bench: $(VENV)/.test

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from torch.distributed import Backend
 
 
+_has_warned = False
+
+
 def _create(opts: Any, pg_options: Any) -> Backend:
     """Makes the backend of one process group; torch calls it on every rank of the group."""
     from dda import group
@@ -32,4 +35,8 @@ def register() -> None:
     except Exception as error:  # whatever it is, it must not break `import torch`
         import warnings
 
+        global _has_warned
+        if _has_warned:
+            return
+        _has_warned = True
         warnings.warn(f"dda: the backend was not registered: {error!r}", stacklevel=2)

@@ -6,8 +6,8 @@ CPU tensors of any strides. A call returns when this rank's part of it is done; 
 must come in the same order on all its ranks. Each call raises RuntimeError if this rank's own
 arguments are wrong, and ``dda.Error`` or one of its subclasses if the call fails.
 
-torch.compile traces all of them but `empty`, `explain`, `set_timeout` and `warmup`, and gradients
-flow through `all_reduce`, `all_gather`, `reduce_scatter` and `all_to_all_single`.
+torch.compile traces all that take tensors, and gradients flow through `all_reduce`, `all_gather`,
+`reduce_scatter` and `all_to_all_single`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dda.group import backend_of, name_of
 
 extension()  # registers the operators
 _ops = torch.ops.dda
+torch.fx.node.has_side_effect(_ops.barrier.default)  # or torch.compile would drop it
 _all_reduce = _ops.all_reduce.default
 _all_reduce_out = _ops.all_reduce.out
 _all_reduce_in_place = _ops.all_reduce_.default
@@ -62,18 +63,22 @@ def all_reduce(
     if out is None:
         return _all_reduce(x, op, name_of(group), algorithm)
     if out is x:
-        return _all_reduce_in_place(x, op, name_of(group), algorithm)
-    return _all_reduce_out(x, op, name_of(group), algorithm, out=out)
+        _all_reduce_in_place(x, op, name_of(group), algorithm)
+    else:
+        _all_reduce_out(x, op, name_of(group), algorithm, out=out)
+    return out
 
 
 def reduce(x: Tensor, root: int = 0, op: str = "sum", group: ProcessGroup | None = None) -> Tensor:
     """Reduces `x` over all ranks, in place on the root; elsewhere `x` keeps its values."""
-    return _ops.reduce_(x, root, op, name_of(group))
+    _ops.reduce_(x, root, op, name_of(group))
+    return x
 
 
 def broadcast(x: Tensor, root: int = 0, group: ProcessGroup | None = None) -> Tensor:
     """Overwrites `x` on every rank with the root's `x`, and returns it."""
-    return _ops.broadcast_(x, root, name_of(group))
+    _ops.broadcast_(x, root, name_of(group))
+    return x
 
 
 def all_gather(x: Tensor, group: ProcessGroup | None = None, out: Tensor | None = None) -> Tensor:
@@ -89,7 +94,8 @@ def all_gather(x: Tensor, group: ProcessGroup | None = None, out: Tensor | None 
     """
     if out is None:
         return _ops.all_gather(x, name_of(group))
-    return _ops.all_gather(x, name_of(group), out=out)
+    _ops.all_gather(x, name_of(group), out=out)
+    return out
 
 
 def reduce_scatter(
@@ -108,7 +114,8 @@ def reduce_scatter(
     """
     if out is None:
         return _ops.reduce_scatter(x, op, name_of(group))
-    return _ops.reduce_scatter(x, op, name_of(group), out=out)
+    _ops.reduce_scatter(x, op, name_of(group), out=out)
+    return out
 
 
 def gather(x: Tensor, root: int = 0, group: ProcessGroup | None = None) -> Tensor:
@@ -132,7 +139,8 @@ def scatter(
         root: the rank that has `x`.
         group: the ranks.
     """
-    return _ops.scatter_(out, x, root, name_of(group))
+    _ops.scatter_(out, x, root, name_of(group))
+    return out
 
 
 def all_to_all_single(
@@ -156,7 +164,8 @@ def all_to_all_single(
     """
     if out is None:
         return _ops.all_to_all_single(x, output_splits, input_splits, name_of(group))
-    return _ops.all_to_all_single(x, output_splits, input_splits, name_of(group), out=out)
+    _ops.all_to_all_single(x, output_splits, input_splits, name_of(group), out=out)
+    return out
 
 
 def barrier(group: ProcessGroup | None = None) -> None:

@@ -7,7 +7,10 @@ std::string Signature::describe() const {
   std::string text = name_of(what);
   if (what == Collective::kBarrier || what == Collective::kRefused) return text;
   text += std::string("(") + name_of(dtype());
-  if (what != Collective::kAllToAll) text += ", " + std::to_string(count()) + " elements";
+  const bool is_pairwise = what == Collective::kAllToAll;
+  if (!is_pairwise || root() == 0) {
+    text += ", " + std::to_string(count()) + (is_pairwise ? " elements to each" : " elements");
+  }
   const bool reduces = what == Collective::kAllReduce || what == Collective::kReduce ||
                        what == Collective::kReduceScatter;
   const bool rooted = what == Collective::kReduce || what == Collective::kBroadcast ||

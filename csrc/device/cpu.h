@@ -63,6 +63,7 @@ class CpuBlock {
         rank_(rank),
         index_(index),
         entry_(entry),
+        base_(arenas[rank].step(index).load(std::memory_order_relaxed)),
         slot_bytes_(slot_bytes),
         streams_(streams),
         store_(store),
@@ -117,7 +118,7 @@ class CpuBlock {
       mine.longest = entry_.longest;
       mine.number.store(entry_.number, kSignal);
     } else {
-      arenas_[rank_].step(index_).store(epoch_of(entry_.number, step_), kSignal);
+      arenas_[rank_].step(index_).store(base_ + step_ - 1, kSignal);
     }
     watch_.ring();
     DDA_FAILPOINT_AT("published");
@@ -126,7 +127,7 @@ class CpuBlock {
   bool wait(int p, uint32_t step) {
     if (step <= 1) return true;  // the entries have been exchanged
     const std::atomic<uint64_t>& theirs = arenas_[p].step(index_);
-    const uint64_t target = epoch_of(entry_.number, step);
+    const uint64_t target = base_ + step - 1;
     return watch_.wait(p,
                        [&] { return has_reached(theirs.load(std::memory_order_acquire), target); });
   }
@@ -194,6 +195,11 @@ class CpuBlock {
   const int rank_;
   const int index_;
   const EntryRecord& entry_;
+  // Steps are counted on through all calls: every rank publishes equally often in every call, so
+  // its own count at the start of a call is everybody's. (A word made of the call's number and the
+  // step would look as if it were ahead once the number has gone half round since the last large
+  // call.)
+  const uint64_t base_;
   const uint64_t slot_bytes_;
   const bool streams_;
   StoreChoice& store_;

@@ -191,7 +191,7 @@ bool CpuGroup::exchange_entries(const EntryRecord& entry) {
 
 // A rank whose tensor was read in place returns when everybody is done with it.
 bool CpuGroup::leave_together() {
-  const uint64_t end = epoch_of(number_, UINT32_MAX);
+  const uint64_t end = arenas_[rank_].step(0).load(std::memory_order_relaxed) + 1;
   arenas_[rank_].step(0).store(end, std::memory_order_release);
   watch_.ring();
   for (int i = 1; i < size_; ++i) {

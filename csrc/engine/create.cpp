@@ -32,7 +32,9 @@ void prepare_arena(unsigned char* base, const Layout& layout, const GroupOptions
   arena.entry(before & 1).number.store(before, std::memory_order_relaxed);
   arena.entry(~before & 1).number.store(before - 1, std::memory_order_relaxed);
   for (int block = 0; block < layout.blocks; ++block) {
-    arena.step(block).store(epoch_of(before, 0), std::memory_order_relaxed);
+    // As wide as it is: -3 makes the steps wrap too.
+    const auto steps = static_cast<uint64_t>(static_cast<int32_t>(before));
+    arena.step(block).store(steps, std::memory_order_relaxed);
   }
   auto* const control = reinterpret_cast<Control*>(base);
   control->magic = kMagic;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/cpu_group.h"
+#include "engine/validate.h"
 
 namespace dda {
 namespace {
@@ -43,7 +44,9 @@ void place(Parts& parts, const void* base, const void* const* pointers, const in
 
 }  // namespace
 
-Signature CpuGroup::sign(const Call& call) const {
+Signature CpuGroup::sign(const Call& given) const {
+  Call call = given;
+  if (!reduces(call.collective)) call.reduce = ReduceOp::kSum;  // it says nothing there
   const bool is_all_to_all = call.collective == Collective::kAllToAll;
   const int64_t* const counts = is_output_whole(call.collective) ? call.in_counts : call.out_counts;
   if (is_all_to_all) {

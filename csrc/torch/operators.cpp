@@ -85,43 +85,37 @@ std::vector<int64_t> numbers(OptionalSplits splits) {
   return result;
 }
 
-at::Tensor& all_reduce_out(const at::Tensor& input, std::string_view op,
-                           const std::string& group_name, std::string_view algorithm,
-                           at::Tensor& out) {
+void all_reduce_out(const at::Tensor& input, std::string_view op, const std::string& group_name,
+                    std::string_view algorithm, at::Tensor& out) {
   Target(group_name).run([&](Place) {
     return calls::all_reduce(input, out, reduction_of(op), parse_algorithm(algorithm));
   });
-  return out;
 }
 
 at::Tensor all_reduce(const at::Tensor& input, std::string_view op, const std::string& group_name,
                       std::string_view algorithm) {
   at::Tensor out = at::empty_like(input, at::MemoryFormat::Contiguous);
-  return all_reduce_out(input, op, group_name, algorithm, out);
+  all_reduce_out(input, op, group_name, algorithm, out);
+  return out;
 }
 
-at::Tensor& all_reduce_(at::Tensor& self, std::string_view op, const std::string& group_name,
-                        std::string_view algorithm) {
-  return all_reduce_out(self, op, group_name, algorithm, self);
+void all_reduce_(at::Tensor& self, std::string_view op, const std::string& group_name,
+                 std::string_view algorithm) {
+  all_reduce_out(self, op, group_name, algorithm, self);
 }
 
-at::Tensor& reduce_(at::Tensor& self, int64_t root, std::string_view op,
-                    const std::string& group_name) {
+void reduce_(at::Tensor& self, int64_t root, std::string_view op, const std::string& group_name) {
   Target(group_name).run([&](Place place) {
     return calls::reduce(self, self, reduction_of(op), root, place);
   });
-  return self;
 }
 
-at::Tensor& broadcast_(at::Tensor& self, int64_t root, const std::string& group_name) {
+void broadcast_(at::Tensor& self, int64_t root, const std::string& group_name) {
   Target(group_name).run([&](Place place) { return calls::broadcast(self, root, place); });
-  return self;
 }
 
-at::Tensor& all_gather_out(const at::Tensor& input, const std::string& group_name,
-                           at::Tensor& out) {
+void all_gather_out(const at::Tensor& input, const std::string& group_name, at::Tensor& out) {
   Target(group_name).run([&](Place place) { return calls::all_gather(input, out, place); });
-  return out;
 }
 
 at::Tensor all_gather(const at::Tensor& input, const std::string& group_name) {
@@ -131,12 +125,11 @@ at::Tensor all_gather(const at::Tensor& input, const std::string& group_name) {
   return out;
 }
 
-at::Tensor& reduce_scatter_out(const at::Tensor& input, std::string_view op,
-                               const std::string& group_name, at::Tensor& out) {
+void reduce_scatter_out(const at::Tensor& input, std::string_view op, const std::string& group_name,
+                        at::Tensor& out) {
   Target(group_name).run([&](Place place) {
     return calls::reduce_scatter(input, out, reduction_of(op), place);
   });
-  return out;
 }
 
 at::Tensor reduce_scatter(const at::Tensor& input, std::string_view op,
@@ -161,8 +154,8 @@ at::Tensor gather(const at::Tensor& input, int64_t root, const std::string& grou
   return out;
 }
 
-at::Tensor& scatter_(at::Tensor& self, const std::optional<at::Tensor>& input, int64_t root,
-                     const std::string& group_name) {
+void scatter_(at::Tensor& self, const std::optional<at::Tensor>& input, int64_t root,
+              const std::string& group_name) {
   Target(group_name).run([&](Place place) {
     std::vector<at::Tensor> parts;
     if (place.rank == root) {
@@ -174,16 +167,14 @@ at::Tensor& scatter_(at::Tensor& self, const std::optional<at::Tensor>& input, i
     }
     return calls::scatter(parts, self, root, place);
   });
-  return self;
 }
 
-at::Tensor& all_to_all_single_out(const at::Tensor& input, OptionalSplits output_splits,
-                                  OptionalSplits input_splits, const std::string& group_name,
-                                  at::Tensor& out) {
+void all_to_all_single_out(const at::Tensor& input, OptionalSplits output_splits,
+                           OptionalSplits input_splits, const std::string& group_name,
+                           at::Tensor& out) {
   Target(group_name).run([&](Place place) {
     return calls::all_to_all(input, out, numbers(input_splits), numbers(output_splits), place);
   });
-  return out;
 }
 
 at::Tensor all_to_all_single(const at::Tensor& input, OptionalSplits output_splits,
@@ -200,29 +191,27 @@ void barrier(const std::string& group_name) {
   Target(group_name).run([](Place) { return calls::barrier(); });
 }
 
+// Operators that write to an argument return nothing: torch.compile refuses those that return it.
 TORCH_LIBRARY(dda, m) {
   m.def("all_reduce(Tensor input, str op, str group_name, str algorithm=\"auto\") -> Tensor");
   m.def(
       "all_reduce.out(Tensor input, str op, str group_name, str algorithm=\"auto\", *, "
-      "Tensor(a!) out) -> Tensor(a!)");
-  m.def(
-      "all_reduce_(Tensor(a!) self, str op, str group_name, str algorithm=\"auto\") -> "
-      "Tensor(a!)");
-  m.def("reduce_(Tensor(a!) self, int root, str op, str group_name) -> Tensor(a!)");
-  m.def("broadcast_(Tensor(a!) self, int root, str group_name) -> Tensor(a!)");
+      "Tensor(a!) out) -> ()");
+  m.def("all_reduce_(Tensor(a!) self, str op, str group_name, str algorithm=\"auto\") -> ()");
+  m.def("reduce_(Tensor(a!) self, int root, str op, str group_name) -> ()");
+  m.def("broadcast_(Tensor(a!) self, int root, str group_name) -> ()");
   m.def("all_gather(Tensor input, str group_name) -> Tensor");
-  m.def("all_gather.out(Tensor input, str group_name, *, Tensor(a!) out) -> Tensor(a!)");
+  m.def("all_gather.out(Tensor input, str group_name, *, Tensor(a!) out) -> ()");
   m.def("reduce_scatter(Tensor input, str op, str group_name) -> Tensor");
-  m.def(
-      "reduce_scatter.out(Tensor input, str op, str group_name, *, Tensor(a!) out) -> Tensor(a!)");
+  m.def("reduce_scatter.out(Tensor input, str op, str group_name, *, Tensor(a!) out) -> ()");
   m.def("gather(Tensor input, int root, str group_name) -> Tensor");
-  m.def("scatter_(Tensor(a!) self, Tensor? input, int root, str group_name) -> Tensor(a!)");
+  m.def("scatter_(Tensor(a!) self, Tensor? source, int root, str group_name) -> ()");
   m.def(
       "all_to_all_single(Tensor input, SymInt[]? output_splits, SymInt[]? input_splits, "
       "str group_name) -> Tensor");
   m.def(
       "all_to_all_single.out(Tensor input, SymInt[]? output_splits, SymInt[]? input_splits, "
-      "str group_name, *, Tensor(a!) out) -> Tensor(a!)");
+      "str group_name, *, Tensor(a!) out) -> ()");
   m.def("barrier(str group_name) -> ()", barrier);
 }
 

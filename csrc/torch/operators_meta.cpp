@@ -16,56 +16,42 @@ at::Tensor all_reduce(const at::Tensor& input, std::string_view, const std::stri
   return input.new_empty_symint(input.sym_sizes());
 }
 
-at::Tensor& all_reduce_out(const at::Tensor&, std::string_view, const std::string&,
-                           std::string_view, at::Tensor& out) {
-  return out;
-}
+void all_reduce_out(const at::Tensor&, std::string_view, const std::string&, std::string_view,
+                    at::Tensor&) {}
 
-at::Tensor& all_reduce_(at::Tensor& self, std::string_view, const std::string&, std::string_view) {
-  return self;
-}
+void all_reduce_(at::Tensor&, std::string_view, const std::string&, std::string_view) {}
 
-at::Tensor& reduce_(at::Tensor& self, int64_t, std::string_view, const std::string&) {
-  return self;
-}
+void reduce_(at::Tensor&, int64_t, std::string_view, const std::string&) {}
 
-at::Tensor& broadcast_(at::Tensor& self, int64_t, const std::string&) { return self; }
+void broadcast_(at::Tensor&, int64_t, const std::string&) {}
 
 at::Tensor all_gather(const at::Tensor& input, const std::string& group_name) {
   return new_gathered(input, ranks_of(group_name));
 }
 
-at::Tensor& all_gather_out(const at::Tensor&, const std::string&, at::Tensor& out) { return out; }
+void all_gather_out(const at::Tensor&, const std::string&, at::Tensor&) {}
 
 at::Tensor reduce_scatter(const at::Tensor& input, std::string_view,
                           const std::string& group_name) {
   return new_scattered(input, ranks_of(group_name));
 }
 
-at::Tensor& reduce_scatter_out(const at::Tensor&, std::string_view, const std::string&,
-                               at::Tensor& out) {
-  return out;
-}
+void reduce_scatter_out(const at::Tensor&, std::string_view, const std::string&, at::Tensor&) {}
 
 at::Tensor gather(const at::Tensor& input, int64_t root, const std::string& group_name) {
   const auto group = group_named(group_name);
   return new_gathered(input, group->getRank() == root ? group->getSize() : 0);
 }
 
-at::Tensor& scatter_(at::Tensor& self, const std::optional<at::Tensor>&, int64_t,
-                     const std::string&) {
-  return self;
-}
+void scatter_(at::Tensor&, const std::optional<at::Tensor>&, int64_t, const std::string&) {}
 
 at::Tensor all_to_all_single(const at::Tensor& input, OptionalSplits output_splits, OptionalSplits,
                              const std::string&) {
   return new_exchanged(input, output_splits);
 }
 
-at::Tensor& all_to_all_single_out(const at::Tensor&, OptionalSplits, OptionalSplits,
-                                  const std::string&, at::Tensor& out) {
-  return out;
-}
+void all_to_all_single_out(const at::Tensor&, OptionalSplits, OptionalSplits, const std::string&,
+                           at::Tensor&) {}
 
 TORCH_LIBRARY_IMPL(dda, Meta, m) {
   m.impl("all_reduce", all_reduce);

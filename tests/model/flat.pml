@@ -7,9 +7,9 @@
 inline choose(call) {
   if
   :: call = CALL(FLAT, 1, 0)
-  :: call = CALL(FLAT, 2, 0)
-#ifdef LONG_CALLS
   :: call = CALL(FLAT, 3, 0)
+#ifdef MORE_CALLS
+  :: call = CALL(FLAT, 2, 0)
   :: call = CALL(FLAT, 0, 0) /* a barrier */
 #endif
   fi

@@ -177,10 +177,15 @@ inline end() {
 }
 
 /* Every wait ends when its condition holds, or when the group is known to be broken. */
+#ifdef DEATH_UNNOTICED
+#define is_broken arena[me].revoked
+#else
+#define is_broken (arena[me].revoked || dead != NOBODY)
+#endif
 inline wait_until(condition) {
   if
   :: condition
-  :: arena[me].revoked || dead != NOBODY -> goto gone
+  :: is_broken -> goto gone
   fi
 }
 

@@ -38,13 +38,19 @@ gone:
   skip
 }
 
+#ifdef ABORT_UNHEARD
+#define HEARERS 1
+#else
+#define HEARERS RANKS
+#endif
+
 #ifdef TROUBLE
 /* A rank dies, or the group is aborted: the word reaches one rank after the other. */
 active proctype Trouble() {
   byte r;
   if
   :: choose_rank(dead)
-  :: for (r : 0 .. RANKS - 1) { arena[r].revoked = true }
+  :: for (r : 0 .. HEARERS - 1) { arena[r].revoked = true }
   fi
 }
 #endif

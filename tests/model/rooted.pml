@@ -3,29 +3,32 @@
  * with the chunk that lay there, a ring ago. At the end it waits for the last chunk but one: the
  * next call may stage before it enters, into any slot but that of the last chunk. */
 
-#define STEPS 16
+#define STEPS 8
 #include "protocol.pml"
 
 #define sources (kind == FROM_ROOT -> only(root) : all_but(me))
 #define step_of(c) ((base + (c) + 1) % STEPS) /* when chunk `c` is written, or read */
 
+/* Two roots give calls of the same one and of another. Of four ranks only one is a root, and only it
+ * writes, to keep the states few. */
 inline choose_root(call, what, n) {
   if
   :: call = CALL(what, n, 0)
+#if RANKS < 4
   :: call = CALL(what, n, 1)
-#if RANKS > 2
-  :: call = CALL(what, n, 2)
 #endif
   fi
 }
 
 inline choose(call) {
   if
-  :: call = CALL(FLAT, 1, 0)
   :: choose_root(call, FROM_ROOT, 1)
   :: choose_root(call, FROM_ROOT, SLOTS + 1)
+#if RANKS < 4
+  :: call = CALL(FLAT, 1, 0)
   :: choose_root(call, TO_ROOT, SLOTS + 1)
-#ifdef LONG_CALLS
+#endif
+#ifdef MORE_CALLS
   :: choose_root(call, TO_ROOT, 1)
   :: choose_root(call, FROM_ROOT, 2)
   :: choose_root(call, TO_ROOT, SLOTS + 2)

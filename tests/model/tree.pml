@@ -8,9 +8,9 @@
 inline choose(call) {
   if
   :: call = CALL(FLAT, 1, 0)
-  :: call = CALL(TREE, 1, 0)
   :: call = CALL(TREE, 2, 0)
-#ifdef LONG_CALLS
+#ifdef MORE_CALLS
+  :: call = CALL(TREE, 1, 0)
   :: call = CALL(TREE, 3, 0)
 #endif
   fi
@@ -36,6 +36,12 @@ inline read_results() {
   p = 0
 }
 
+#ifdef GATHER_AT_ONCE
+#define must_wait false
+#else
+#define must_wait true
+#endif
+
 inline transfer() {
   do
   :: c == chunks -> c = 0; break
@@ -57,7 +63,11 @@ inline transfer() {
      }
      atomic {
        if
-       :: kind == TREE -> wait_steps(reached); read_results()
+       :: kind == TREE && must_wait -> wait_steps(reached)
+       :: else
+       fi;
+       if
+       :: kind == TREE -> read_results()
        :: else
        fi;
        c++

@@ -5,9 +5,11 @@ The tests of the entry points need dda to be installed.
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -65,6 +67,7 @@ def test_group_beside_gloo() -> None:
 
 
 def init(rank: int, world: int, store: dist.Store) -> None:
+    importlib.import_module("dda")
     dist.init_process_group(
         BACKEND, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=20)
     )
@@ -74,12 +77,16 @@ def cycles(rank: int, world: int, path: str, n: int, every: int) -> None:
     """Makes and destroys the default group `n` times over one store; uses it each `every` times."""
     store = dist.FileStore(path, world)
     for i in range(n):
-        init(rank, world, dist.PrefixStore(str(i), store) if BACKEND == "gloo" else store)
+        init(rank, world, store)
         if i % every == 0:
             use(rank, world)
         dist.destroy_process_group()
 
 
+recreates = pytest.mark.skipif(BACKEND == "gloo", reason="gloo finds the addresses of before")
+
+
+@recreates
 @pytest.mark.parametrize("every", [1, 2])
 def test_recreate_over_one_store(tmp_path: Path, every: int) -> None:
     run_ranks(cycles, 2, str(tmp_path / "store"), 50, every, backend=None)
@@ -89,14 +96,14 @@ def recreate_one_late(rank: int, world: int, path: str) -> None:
     """A rank that is still in the group before does not meet those of the next."""
     store = dist.FileStore(path, world)
     for i in range(4):
-        init(rank, world, dist.PrefixStore(str(i), store) if BACKEND == "gloo" else store)
+        init(rank, world, store)
         use(rank, world)
         if i % world == rank:
-            torch.randn(300, 300) @ torch.randn(300, 300)  # some milliseconds
+            time.sleep(0.3)
         dist.destroy_process_group()
-        dist.destroy_process_group() if dist.is_initialized() else None
 
 
+@recreates
 def test_recreate_with_one_rank_late(tmp_path: Path) -> None:
     run_ranks(recreate_one_late, 3, str(tmp_path / "store"), backend=None)
 
@@ -121,20 +128,19 @@ sys.meta_path.insert(0, Planter())
 """
 
 
-def python(program: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+NOT_FOR_PROGRAMS = ("DDA_TEST_BACKEND", "TORCH_DEVICE_BACKEND_AUTOLOAD")
+
+
+def assert_runs(program: str, *args: str, **env: str) -> str:
+    """Runs a program that must succeed; returns what it wrote to stderr."""
+    done = subprocess.run(
         [sys.executable, "-c", program, *args],
-        env={k: v for k, v in os.environ.items() if k != "TORCH_DEVICE_BACKEND_AUTOLOAD"} | env,
+        env={k: v for k, v in os.environ.items() if k not in NOT_FOR_PROGRAMS} | env,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-
-
-def assert_runs(program: str, *args: str, **env: str) -> str:
-    """Runs a program that must succeed; returns what it wrote to stderr."""
-    done = python(program, *args, **env)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
