@@ -25,7 +25,7 @@ demo: $(VENV)/.demo $(VENV)/.example
 
 # pytest comes last: its closing line is the outcome.
 test: lint docs tsan check-aarch64 $(VENV)/.failpoints $(VENV)/.example
-	$(WITHIN) 20m $(PY) -m pytest
+	$(WITHIN) 50m $(PY) -m pytest
 
 bench: $(VENV)/.test
 	$(WITHIN) 60m $(VENV)/bin/dda bench all_reduce -b 8 -e 64M -f 2 -g 2 --backend dda,gloo

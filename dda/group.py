@@ -49,7 +49,9 @@ def create_backend(opts: Any, pg_options: Any) -> dist.Backend:
     # Disjoint groups that are made at the same time share a store and a name.
     ranks = ",".join(map(str, opts.global_ranks_in_group))
     prefix = "dda/" + hashlib.sha256(ranks.encode()).hexdigest()[:16]
-    store = dist.PrefixStore(prefix, opts.store)
+    # torch's name for a group, which opts.store carries, may differ between its members.
+    shared = dist.distributed_c10d._get_default_store() if dist.is_initialized() else opts.store
+    store = dist.PrefixStore(prefix, shared)
     return c.create_backend(store, opts.group_rank, opts.group_size, options)
 
 
@@ -59,7 +61,7 @@ def backend_of(group: dist.ProcessGroup | None = None) -> _C.DdaBackend:
     Raises:
         RuntimeError: the ranks of the group do not all share memory, so that gloo serves it.
     """
-    served_by = dist.distributed_c10d._resolve_process_group(name_of(group))
+    served_by = dist.distributed_c10d._resolve_process_group(name_of(group))  # type: ignore[arg-type]
     backend = served_by._get_backend(_CPU)
     if isinstance(backend, extension().FallbackBackend):
         raise RuntimeError(f"dda: this needs memory that all ranks share. {backend.reason}")
@@ -78,8 +80,8 @@ def name_of(group: dist.ProcessGroup | None = None) -> str:
     return name
 
 
-# A constant to torch.compile. torch.compiler.assume_constant_result would say so too, but imports all
-# of the compiler, which takes seconds.
+# A constant to torch.compile. torch.compiler.assume_constant_result would say so too, but imports
+# all of the compiler, which takes seconds.
 name_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -39,7 +39,17 @@ import torch.distributed as dist
 BACKEND = os.environ.get("DDA_TEST_BACKEND", "dda")
 
 _HOST = "127.0.0.1"
-_PRELOAD = ["torch", "torch.distributed", "numpy", "pytest", "hypothesis"]
+_PRELOAD = [
+    "torch",
+    "torch.distributed",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch._inductor.compile_fx",
+    "numpy",
+    "pytest",
+    "hypothesis",
+]
 _GRACE = 5.0  # seconds that the other ranks have to end once one has failed
 _run_numbers = count()
 
