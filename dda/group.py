@@ -64,7 +64,7 @@ def backend_of(group: dist.ProcessGroup | None = None) -> _C.DdaBackend:
     served_by = dist.distributed_c10d._resolve_process_group(name_of(group))  # type: ignore[arg-type]
     backend = served_by._get_backend(_CPU)
     if isinstance(backend, extension().FallbackBackend):
-        raise RuntimeError(f"dda: this needs memory that all ranks share. {backend.reason}")
+        raise RuntimeError(f"{backend.reason}; this function needs memory that all ranks share")
     return cast("_C.DdaBackend", backend)
 
 

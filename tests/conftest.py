@@ -22,22 +22,7 @@ def _why_not() -> str | None:
     return None
 
 
-def _known_failures() -> dict[str, str]:
-    """The tests that may fail, and why; see the file."""
-    known = {}
-    for line in Path(__file__).with_name("known_failures.txt").read_text().splitlines():
-        test, _, why = line.partition("#")
-        if test.strip():
-            known[test.strip()] = why.strip() or "fails, not looked into"
-    return known
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    known = _known_failures()
-    for item in items:
-        reason = known.get(item.nodeid.partition("[")[0])
-        if reason is not None:
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
     mine = [item for item in items if item.path.is_relative_to(_MULTIPROCESS)]
     why = _why_not() if mine else None
     if why is not None:

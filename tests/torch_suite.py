@@ -26,6 +26,7 @@ from typing import Any
 
 BELIEVED = "gloo"
 ALLOWED = Path(__file__).with_name("torch_suite_allow.txt")
+IN_CI = Path(__file__).with_name("torch_suite_ci.txt")
 LIMIT_S = 150
 MAKERS = ("init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration")
 
@@ -69,8 +70,6 @@ def load_suite(backend: str) -> type[unittest.TestCase]:
             super().setUp()
             self._spawn_processes()
 
-    # The ranks are new processes that unpickle the test: they must find its class here.
-    sys.modules[__name__].__dict__["TorchSuite"] = TorchSuite
     TorchSuite.__qualname__ = "TorchSuite"
     return TorchSuite
 
@@ -100,9 +99,15 @@ def run_one(test: str, backend: str, world: int) -> tuple[str, str]:
     return outcome[0], errors[-1][:200] if errors else ""
 
 
+# In the process of a test. Its ranks are new processes that import this file to unpickle the test:
+# they must find its class here.
+if "SUITE_BACKEND" in os.environ:
+    TorchSuite = load_suite(os.environ["SUITE_BACKEND"])
+
+
 def run_child(test: str) -> None:
     """Runs one test here and prints its outcome as the last line."""
-    suite = unittest.TestSuite([load_suite(os.environ["SUITE_BACKEND"])(test)])
+    suite = unittest.TestSuite([TorchSuite(test)])
     result = unittest.TextTestRunner(verbosity=0).run(suite)
     print("skip" if result.skipped else "pass" if result.wasSuccessful() else "fail")
 

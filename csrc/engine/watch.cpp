@@ -75,6 +75,12 @@ bool Watch::must_stop(int p) const {
 }
 
 bool Watch::wait_long(int p, Poll poll, const void* ready) {
+  const bool there = wait_rounds(p, poll, ready);
+  if (kind_ == Kind::kCalls) own().waits_for.store(0, std::memory_order_relaxed);
+  return there;
+}
+
+bool Watch::wait_rounds(int p, Poll poll, const void* ready) {
   for (int round = 0;; ++round) {
     if (poll(ready)) return true;
     if (must_stop(p)) {
@@ -84,10 +90,7 @@ bool Watch::wait_long(int p, Poll poll, const void* ready) {
       return false;
     }
     if (is_late()) {
-      const std::string ms = std::to_string(timeout_ms_.load(std::memory_order_relaxed));
-      revoke(
-          Error::Kind::kTimeout, p == rank_ ? -1 : p,
-          "Timed out after " + ms + " ms; " + (kind_ == Kind::kCalls ? absent_ranks() : quiet(p)));
+      give_up(p);
       return false;
     }
     if (round < kYields) {
@@ -117,7 +120,47 @@ void Watch::miss(int p) {
          "rank " + std::to_string(p) + " has left the group (destroyed it or exited)");
 }
 
+void Watch::give_up(int p) noexcept {
+  const std::string ms = std::to_string(timeout_ms_.load(std::memory_order_relaxed));
+  std::string why;
+  if (kind_ == Kind::kMessages) {
+    why = p == rank_ ? "no rank sent a message that fits"
+                     : "rank " + std::to_string(p) + " did not come to send or receive the message";
+  } else {
+    why = absent_ranks();
+    if (why.empty()) {
+      p = find_first(p);
+      why = "every rank had entered the call; then rank " + std::to_string(p) +
+            " stopped or was too slow";
+    }
+  }
+  revoke(Error::Kind::kTimeout, p == rank_ ? -1 : p, "Timed out after " + ms + " ms; " + why);
+}
+
+// Follows who waits for whom, from p on, to the rank that waits for nobody. Where they wait in a
+// circle, one has stopped in a wait that was over: the one that has come least far.
+int Watch::find_first(int p) const {
+  const auto lead = [&](int q) {
+    int64_t steps = 0;
+    for (int block = 0; block < arenas_[q].layout->blocks; ++block) {
+      steps += static_cast<int64_t>(arenas_[q].step(block).load(std::memory_order_acquire) -
+                                    arenas_[rank_].step(block).load(std::memory_order_relaxed));
+    }
+    return steps;
+  };
+  int least = p, at = p;
+  for (int hops = 0; hops < size_; ++hops) {
+    if (at != rank_ && lead(at) < lead(least)) least = at;
+    const int next = arenas_[at].control().waits_for.load(std::memory_order_relaxed) - 1;
+    if (at != rank_ && (next < 0 || next >= size_)) return at;
+    at = at == rank_ ? p : next;
+  }
+  return least;
+}
+
 void Watch::sleep(int p, Poll poll, const void* ready) {
+  // Again and again, since other threads of this rank, which wait for others, end their waits.
+  if (kind_ == Kind::kCalls) own().waits_for.store(p + 1, std::memory_order_relaxed);
   Control& theirs = arenas_[p].control();
   const uint32_t heard = theirs.bell.load(std::memory_order_acquire);
   theirs.sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -140,13 +183,8 @@ std::string Watch::absent_ranks() const {
     const uint32_t theirs = arenas_[p].entry(number_ & 1).number.load(std::memory_order_acquire);
     if (p != rank_ && theirs != number_) absent += (absent.empty() ? "" : ", ") + std::to_string(p);
   }
-  if (absent.empty()) return "every rank had entered the call, then one stopped or was too slow";
+  if (absent.empty()) return absent;
   return "not arrived: rank " + absent + "; look there, or raise the timeout";
-}
-
-std::string Watch::quiet(int p) const {
-  if (p == rank_) return "no rank sent a message that fits";
-  return "rank " + std::to_string(p) + " did not come to send or receive the message";
 }
 
 void Watch::revoke(Error::Kind kind, int culprit, const std::string& why) noexcept {

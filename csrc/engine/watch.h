@@ -101,12 +101,14 @@ class Watch {
  private:
   using Poll = bool (*)(const void*);
   bool wait_long(int p, Poll poll, const void* ready);
+  bool wait_rounds(int p, Poll poll, const void* ready);
   void sleep(int p, Poll poll, const void* ready);
   bool must_stop(int p) const;
   bool is_late();
+  void give_up(int p) noexcept;
   void ring_bell();
+  int find_first(int p) const;
   std::string absent_ranks() const;
-  std::string quiet(int p) const;
   Control& own() const { return arenas_[rank_].control(); }
 
   const Kind kind_;

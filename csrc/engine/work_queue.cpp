@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
@@ -15,12 +16,14 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Longer than a caller needs from issuing a call to waiting for it, short against a call that is
-// worth overlapping.
-constexpr microseconds kGrace{50};
-// A worker that has just had work looks for more this many times, a grace apart, before it sleeps
-// until it is woken: to wake it costs the caller more than the call itself.
-constexpr int kQuietRounds = 20;
+// Longer than Python needs from issuing a functional collective to waiting for it, short against a
+// call that is worth overlapping.
+constexpr microseconds kGrace{100};
+// A worker without work looks for some a grace later, then after twice that, and so on; at the
+// longest pause it looks a few times more before it sleeps until it is woken. To wake it costs the
+// caller more than a small call, and so does a worker that often interrupts callers who steal.
+constexpr microseconds kLongestPause{1000};
+constexpr int kLastLooks = 20;
 
 }  // namespace
 
@@ -64,6 +67,7 @@ void WorkQueue::drain() {
 
 bool WorkQueue::wait_for(const Job& job, milliseconds timeout) {
   Lock lock(mutex_);
+  wake_.notify_one();  // it takes a worker
   return finished_.wait_for(lock, timeout, [&] { return job.is_done(); });
 }
 
@@ -92,29 +96,30 @@ void WorkQueue::work() {
   prctl(PR_SET_TIMERSLACK, 1000);
   prctl(PR_SET_NAME, "dda-worker");
   Lock lock(mutex_);
-  int quiet_rounds = 0;
+  microseconds pause = kGrace;
+  int last_looks = 0;
   while (!closed_ || !jobs_.empty()) {
-    const bool ripe = !jobs_.empty() && (closed_ || Clock::now() >= jobs_.front()->ripe_);
-    if (ripe && !running_) {
-      quiet_rounds = 0;
+    const bool is_ripe = !jobs_.empty() && (closed_ || Clock::now() >= jobs_.front()->ripe_);
+    if (is_ripe && !running_) {
       run_front(lock, true);
+      pause = kGrace;
+      last_looks = 0;
+    } else if (!jobs_.empty() && !running_) {
+      wake_.wait_for(lock, kGrace);
+    } else if (!running_ && last_looks < kLastLooks) {
+      wake_.wait_for(lock, pause);
+      pause = std::min(2 * pause, kLongestPause);
+      if (pause == kLongestPause) ++last_looks;
     } else {
-      rest(lock, ++quiet_rounds);
+      ++asleep_;
+      wake_.wait(lock);
+      --asleep_;
+      last_looks = 0;
     }
   }
   --workers_;
   --ready_;
   finished_.notify_all();
-}
-
-void WorkQueue::rest(Lock& lock, int quiet_rounds) {
-  if (!running_ && (!jobs_.empty() || quiet_rounds < kQuietRounds)) {
-    wake_.wait_for(lock, kGrace);
-    return;
-  }
-  ++asleep_;
-  wake_.wait(lock);
-  --asleep_;
 }
 
 void WorkQueue::run_front(Lock& lock, bool is_worker) {

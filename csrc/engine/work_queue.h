@@ -61,7 +61,6 @@ class WorkQueue : public std::enable_shared_from_this<WorkQueue> {
 
   bool start_worker();
   void work();
-  void rest(Lock& lock, int quiet_rounds);
   void run_front(Lock& lock, bool is_worker);
 
   const pid_t owner_;  // after a fork the workers are missing and the mutex may stay locked

@@ -110,6 +110,19 @@ std::string Exchange::key(const char* what, int rank) const {
   return prefix_ + what + "/" + std::to_string(rank);
 }
 
+std::string Exchange::hear(const char* what, int rank) {
+  try {
+    return store_.get(key(what, rank), timeout_);
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::kTimeout) throw;
+    throw Error(Error::Kind::kTimeout,
+                "rendezvous on rank " + std::to_string(rank_) + ": rank " + std::to_string(rank) +
+                    " did not come within " + std::to_string(timeout_.count()) +
+                    " ms; look there, or raise the timeout",
+                rank);
+  }
+}
+
 void Exchange::publish_address(const std::string& name, const std::string& terms) {
   Address mine = {};
   mine.version = kVersion;
@@ -122,7 +135,7 @@ void Exchange::publish_address(const std::string& name, const std::string& terms
 
 void Exchange::learn_addresses(const std::string& terms) {
   for (int r = 0; r < size_; ++r) {
-    const Address theirs = decode<Address>(store_.get(key("address", r), timeout_), r);
+    const Address theirs = decode<Address>(hear("address", r), r);
     if (theirs.version != kVersion) {
       throw Error(Error::Kind::kMismatch, "rendezvous: rank " + std::to_string(r) +
                                               " runs another version of dda than rank " +
@@ -168,7 +181,7 @@ void Exchange::agree(const Error* error) {
   const std::string round = "verdict" + std::to_string(round_++);
   store_.set(key(round.c_str(), rank_), encode(mine));
   for (int r = 0; r < size_; ++r) {
-    const Verdict theirs = decode<Verdict>(store_.get(key(round.c_str(), r), timeout_), r);
+    const Verdict theirs = decode<Verdict>(hear(round.c_str(), r), r);
     if (theirs.failed == 0) continue;
     std::string why = get_text(theirs.why);
     if (why.rfind("dda: ", 0) == 0) why = why.substr(5);

@@ -68,6 +68,7 @@ class Exchange {
   void connect_to_lower();
   void hand_over(std::vector<Neighbour>& to, size_t bytes, Segment mine);
   std::string key(const char* what, int rank) const;
+  std::string hear(const char* what, int rank);
 
   Bootstrap& store_;
   int rank_, size_;

@@ -38,6 +38,7 @@ struct Control {
   int32_t rank;
   int32_t size;
   alignas(kLineBytes) std::atomic<uint32_t> closed;
+  std::atomic<int32_t> waits_for;  // 1 + the rank that this one has waited for so long that it sleeps
   alignas(kLineBytes) std::atomic<uint32_t> sleepers;  // peers that sleep on `bell`
   alignas(kLineBytes) std::atomic<uint32_t> bell;
   Revocation revocation;

@@ -55,6 +55,7 @@ void bind_backend(py::module_& m) {
           "refuse",
           [](DdaBackend& self, const std::string& why) { self.refuse(std::runtime_error(why)); },
           py::arg("why"), NoGil())
+      .def("set_timeout", &DdaBackend::setTimeout, py::arg("timeout"), NoGil())
       .def("allocate", &DdaBackend::allocate, py::arg("nbytes"), NoGil())
       .def(
           "explain",

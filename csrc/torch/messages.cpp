@@ -73,9 +73,7 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
     const auto deadline = Clock::now() + timeout;
     for (microseconds pause{1}; !poll(); pause = longer(pause)) {
       if (Clock::now() >= deadline) {
-        throw RaisedError(Error(Error::Kind::kTimeout,
-                                "the message was not done " + std::to_string(timeout.count()) +
-                                    " ms after wait() was called; it goes on"));
+        throw overdue(opType_ == c10d::OpType::SEND ? "send" : "recv", group_->rank(), timeout);
       }
       group_->progress();
       std::this_thread::sleep_for(pause);

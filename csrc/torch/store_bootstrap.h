@@ -3,9 +3,11 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <algorithm>
 #include <chrono>
+#include <stdexcept>
 #include <string>
-#include <vector>
+#include <thread>
 
 #include "dda/group.h"
 
@@ -13,17 +15,22 @@ namespace dda {
 
 class StoreBootstrap final : public Bootstrap {
  public:
-  // A clone, since a wait for one group must not hold up others that use the same store.
-  explicit StoreBootstrap(const c10::intrusive_ptr<c10d::Store>& store) : store_(store->clone()) {}
+  explicit StoreBootstrap(const c10::intrusive_ptr<c10d::Store>& store) : store_(store) {}
 
   void set(const std::string& key, const std::string& value) override {
     attempt(key, milliseconds{0}, [&] { store_->set(key, value); });
   }
 
+  // Asks again and again: a store serves one request at a time, and one that waits for this group's
+  // peers would hold up whoever else uses the store, perhaps the very thread that they wait for.
   std::string get(const std::string& key, milliseconds timeout) override {
     std::string value;
     attempt(key, timeout, [&] {
-      store_->wait({key}, timeout);
+      const auto deadline = std::chrono::steady_clock::now() + timeout;
+      for (auto pause = kFirstPause; !store_->check({key}); pause = std::min(2 * pause, kPause)) {
+        if (std::chrono::steady_clock::now() >= deadline) throw std::runtime_error("no such key");
+        std::this_thread::sleep_for(pause);
+      }
       value = store_->get_to_str(key);
     });
     return value;
@@ -36,6 +43,8 @@ class StoreBootstrap final : public Bootstrap {
   }
 
  private:
+  static constexpr std::chrono::microseconds kFirstPause{100}, kPause{10'000};
+
   // Stores throw different types when time is up, so the clock decides what has happened.
   template <typename Access>
   static void attempt(const std::string& key, milliseconds timeout, Access access) {

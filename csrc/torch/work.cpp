@@ -53,6 +53,13 @@ FuturePtr FinishedWork::getFuture() {
   return future;
 }
 
+RaisedError overdue(const char* name, int rank, std::chrono::milliseconds timeout) {
+  return RaisedError(Error(Error::Kind::kTimeout,
+                           std::string(name) + " on rank " + std::to_string(rank) +
+                               ": Timed out after " + std::to_string(timeout.count()) +
+                               " ms in wait(); the call goes on, so wait for it again"));
+}
+
 BatchJob::BatchJob(std::shared_ptr<Group> group, Batch batch)
     : group_(std::move(group)), batch_(std::move(batch)) {
   if (at::hasCallbacks()) caller_.emplace();
@@ -84,9 +91,7 @@ bool QueuedWork::wait(std::chrono::milliseconds timeout) {
   if (timeout <= kNoTimeout) {
     queue_->finish(*job_);
   } else if (!queue_->wait_for(*job_, timeout)) {
-    throw RaisedError(Error(Error::Kind::kTimeout, "the call was not done " +
-                                                       std::to_string(timeout.count()) +
-                                                       " ms after wait() was called; it goes on"));
+    throw overdue(job_->name(), job_->rank(), timeout);
   }
   if (job_->error()) std::rethrow_exception(job_->error());
   return true;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/work_queue.h"
+#include "torch/errors.h"
 #include "torch/operation.h"
 
 namespace dda {
@@ -57,6 +58,9 @@ class FinishedWork final : public c10d::Work {
 };
 
 // The asynchronous operations of one call.
+// What wait() raises when the time that it was given is up.
+RaisedError overdue(const char* name, int rank, std::chrono::milliseconds timeout);
+
 class BatchJob final : public Job {
  public:
   BatchJob(std::shared_ptr<Group> group, Batch batch);
@@ -65,6 +69,10 @@ class BatchJob final : public Job {
   std::exception_ptr error() const { return error_; }
   Tensors results() const;
   FuturePtr future() { return future_.get(); }
+  const char* name() const {
+    return batch_.empty() ? "an empty block" : name_of(batch_.front().call.collective);
+  }
+  int rank() const { return group_->rank(); }
 
  private:
   void run() noexcept override;

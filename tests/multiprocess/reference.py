@@ -189,14 +189,15 @@ def _reduced_bools(parts: Sequence[torch.Tensor], op: str) -> torch.Tensor:
 
 
 def _reduced_integers(parts: Sequence[torch.Tensor], op: str) -> torch.Tensor:
-    arrays = [part.numpy() for part in parts]
+    shape = parts[0].shape
+    arrays = [part.numpy().reshape(-1) for part in parts]  # NumPy makes scalars of 0 dimensions
     kind = arrays[0].dtype
     if op == "avg":  # of the exact sum, towards zero; 64-bit sums wrap
         wide = np.uint64 if kind.kind == "u" else np.int64
         total = np.sum([array.astype(wide) for array in arrays], axis=0, dtype=wide)
         n = wide(len(parts))
         quotient = total // n + ((total % n != 0) & (total < 0)).astype(wide)
-        return torch.from_numpy(quotient.astype(kind).reshape(arrays[0].shape))
+        return torch.from_numpy(quotient.astype(kind)).reshape(shape)
     fold = {
         "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,
         "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
@@ -204,7 +205,7 @@ def _reduced_integers(parts: Sequence[torch.Tensor], op: str) -> torch.Tensor:
     total = arrays[0].copy()
     for array in arrays[1:]:
         total = np.asarray(fold(total, array), dtype=kind)
-    return torch.from_numpy(total)
+    return torch.from_numpy(total).reshape(shape)
 
 
 LAYOUTS = ("plain", "offset", "strided", "transposed", "gaps")

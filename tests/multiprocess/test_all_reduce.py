@@ -159,9 +159,13 @@ def undefined(rank: int, world: int) -> None:
         for op in OPS:
             if is_defined(op, dtype) or (dtype.is_complex and op == "product"):
                 continue
+            if dtype == torch.complex32 and op in ("sum", "avg", "premul_sum"):
+                continue  # torch passes it as pairs of float16
             mine = place(values((5,), dtype, 1, rank))
             message = c.message_of(lambda: dist.all_reduce(mine.view, c.torch_op(op)))  # noqa: B023
-            assert op in message and str(dtype).removeprefix("torch.") in message, message
+            # torch itself refuses some reductions of complex numbers, in words of its own.
+            kind = "complex" if dtype.is_complex else str(dtype).removeprefix("torch.")
+            assert op in message.lower() and kind in message, message
             mine.assert_untouched(f"{op} of {dtype}")
     x = torch.ones(3)
     dist.all_reduce(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import signal
@@ -378,6 +379,7 @@ def test_F42_killing_every_rank_leaves_nothing_behind() -> None:
 def killed_in_rendezvous(rank: int, world: int) -> str:
     from tests.multiprocess.harness import store_of
 
+    importlib.import_module("dda")  # the harness imports it only where it makes the group
     port, prefix = listen()
     if rank == 1:
         os._exit(1)
