@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, cast
 
@@ -52,7 +53,10 @@ def create_backend(opts: Any, pg_options: Any) -> dist.Backend:
     # torch's name for a group, which opts.store carries, may differ between its members.
     shared = dist.distributed_c10d._get_default_store() if dist.is_initialized() else opts.store
     store = dist.PrefixStore(prefix, shared)
-    return c.create_backend(store, opts.group_rank, opts.group_size, options)
+    backend = c.create_backend(store, opts.group_rank, opts.group_size, options)
+    if isinstance(backend, c.FallbackBackend):
+        warnings.warn(f"{backend.reason}; gloo serves this whole group", stacklevel=2)
+    return backend
 
 
 def backend_of(group: dist.ProcessGroup | None = None) -> _C.DdaBackend:
@@ -69,12 +73,22 @@ def backend_of(group: dist.ProcessGroup | None = None) -> _C.DdaBackend:
 
 
 def name_of(group: dist.ProcessGroup | None = None) -> str:
-    """Returns the name by which torch.ops.dda knows a group; makes its side group if need be."""
+    """Returns the name by which torch.ops.dda knows a group; makes its side group if need be.
+
+    Raises:
+        TypeError: `group` is not a ProcessGroup; what torch gives a rank that is not a member of a
+            new group is none either.
+    """
     if group is None:
         group = dist.group.WORLD
         if group is None:
             raise ValueError("dda: no default group; call torch.distributed.init_process_group")
-    name = _names.get(group)
+    try:
+        name = _names.get(group)
+    except TypeError:
+        raise TypeError(
+            f"dda: group must be a ProcessGroup of which this rank is a member, not {group!r}"
+        ) from None
     if name is None:
         name = _names[group] = _find_or_make(group).group_name
     return name

@@ -221,6 +221,11 @@ void Watch::close() noexcept {
 }
 
 uint64_t Watch::add_segment(std::vector<unsigned char*> bases) {
+  if (segments_.size() > Place::kLastSegment) {
+    throw Error(Error::Kind::kMemory, "a group has room for " +
+                                          std::to_string(Place::kLastSegment) +
+                                          " symmetric allocations; make a new group");
+  }
   segments_.push_back(std::move(bases));
   return segments_.size() - 1;
 }

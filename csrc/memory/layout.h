@@ -38,7 +38,8 @@ struct Control {
   int32_t rank;
   int32_t size;
   alignas(kLineBytes) std::atomic<uint32_t> closed;
-  std::atomic<int32_t> waits_for;  // 1 + the rank that this one has waited for so long that it sleeps
+  std::atomic<int32_t>
+      waits_for;  // 1 + the rank that this one has waited for so long that it sleeps
   alignas(kLineBytes) std::atomic<uint32_t> sleepers;  // peers that sleep on `bell`
   alignas(kLineBytes) std::atomic<uint32_t> bell;
   Revocation revocation;
@@ -71,6 +72,7 @@ struct Place {
   // In slots: the offset of its first chunk in each block's ring, or behind the ring.
   static constexpr uint64_t kInline = uint64_t{1} << 47;  // in the entry
   static constexpr int kSegmentShift = 48;  // symmetric: segment number from 1, and an offset
+  static constexpr uint64_t kLastSegment = 0xffff;
   static uint64_t symmetric(uint64_t segment, uint64_t offset) {
     return segment << kSegmentShift | offset;
   }

@@ -56,8 +56,9 @@ class Builder {
   // `larger` must have `times` as many elements as `smaller`.
   void check_ratio(const at::Tensor& larger, const at::Tensor& smaller, int times) const {
     TORCH_CHECK(larger.numel() == smaller.numel() * times, name(), ": a tensor of shape ",
-                larger.sizes(), " does not have ", times,
-                " times as many elements as one of shape ", smaller.sizes());
+                larger.sizes(), " does not have ",
+                times == 1 ? "" : std::to_string(times) + " times ",
+                "as many elements as one of shape ", smaller.sizes());
   }
 
   // The parts are one for each rank, `own` among them. Equal parts need no counts.

@@ -28,9 +28,6 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
 c10::intrusive_ptr<c10d::Backend> fall_back(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                             int size, const c10::intrusive_ptr<DdaOptions>& options,
                                             const std::string& why) {
-  if (rank == 0) {
-    TORCH_WARN(why, "; the whole group uses gloo instead");
-  }
   auto prefixed = c10::make_intrusive<c10d::PrefixStore>("gloo", store);
   return c10::make_intrusive<FallbackBackend>(make_gloo(prefixed, rank, size, options->timeout),
                                               options, why);

@@ -17,16 +17,17 @@ c10::intrusive_ptr<c10d::ProcessGroup> group_named(const std::string& name) {
 }
 
 at::Tensor new_gathered(const at::Tensor& input, int64_t ranks) {
-  TORCH_CHECK(input.dim() > 0, "dda: a tensor without dimensions cannot be joined; use reshape(1)");
+  TORCH_CHECK(input.dim() > 0,
+              "dda: a tensor without dimensions cannot be gathered; use reshape(1)");
   std::vector<c10::SymInt> shape = input.sym_sizes().vec();
   shape[0] = shape[0] * ranks;
   return input.new_empty_symint(shape);
 }
 
 at::Tensor new_scattered(const at::Tensor& input, int64_t ranks) {
-  TORCH_CHECK(input.dim() > 0, "dda: a tensor without dimensions cannot be split");
+  TORCH_CHECK(input.dim() > 0, "dda reduce_scatter: a tensor without dimensions cannot be split");
   std::vector<c10::SymInt> shape = input.sym_sizes().vec();
-  TORCH_SYM_CHECK((shape[0] % ranks).sym_eq(0), "dda: ", shape[0],
+  TORCH_SYM_CHECK((shape[0] % ranks).sym_eq(0), "dda reduce_scatter: ", shape[0],
                   " rows do not divide into equal parts for ", ranks, " ranks");
   shape[0] = shape[0] / ranks;
   return input.new_empty_symint(shape);
@@ -34,7 +35,8 @@ at::Tensor new_scattered(const at::Tensor& input, int64_t ranks) {
 
 at::Tensor new_exchanged(const at::Tensor& input, OptionalSplits output_splits) {
   if (!output_splits) return input.new_empty_symint(input.sym_sizes());
-  TORCH_CHECK(input.dim() > 0, "dda: a tensor without dimensions cannot be split");
+  TORCH_CHECK(input.dim() > 0,
+              "dda all_to_all_single: a tensor without dimensions cannot be split");
   std::vector<c10::SymInt> shape = input.sym_sizes().vec();
   shape[0] = 0;
   for (const c10::SymInt& rows : *output_splits) shape[0] = shape[0] + rows;
