@@ -197,7 +197,14 @@ class Build(cpp_extension.BuildExtension):
             sys.exit(f"dda: the compiler failed (exit status {error.returncode})")
         extension.sources += torch_units(Path(self.build_temp) / "torch")
         super().run()
-        path = Path(self.get_ext_fullpath(extension.name)).with_name("_build_info.py")
+        module = Path(self.get_ext_fullpath(extension.name))
+        if b"libstdc++.so" not in module.read_bytes():
+            module.unlink()
+            sys.exit(
+                f"dda: {info['COMPILER']} links a C++ library of its own into dda, which crashes "
+                "where torch's meets it. Choose another compiler, for example CXX=/usr/bin/g++"
+            )
+        path = module.with_name("_build_info.py")
         lines = [f"{name} = {pformat(value, width=90)}\n" for name, value in info.items()]
         path.write_text(
             '"""What this build of dda was made with; written by setup.py."""\n\n' + "".join(lines)
