@@ -54,10 +54,10 @@ FuturePtr FinishedWork::getFuture() {
 }
 
 RaisedError overdue(const char* name, int rank, std::chrono::milliseconds timeout) {
-  return RaisedError(Error(Error::Kind::kTimeout,
-                           std::string(name) + " on rank " + std::to_string(rank) +
-                               ": Timed out after " + std::to_string(timeout.count()) +
-                               " ms in wait(); the call goes on, so wait for it again"));
+  return RaisedError(
+      Error(Error::Kind::kTimeout, std::string(name) + " on rank " + std::to_string(rank) +
+                                       ": Timed out after " + std::to_string(timeout.count()) +
+                                       " ms in wait(); the call goes on, so wait for it again"));
 }
 
 BatchJob::BatchJob(std::shared_ptr<Group> group, Batch batch)
