@@ -18,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from pprint import pformat
 
@@ -228,6 +229,8 @@ def make_extension() -> Extension:
     return kind("dda._C", files, include_dirs=list(INCLUDES), extra_compile_args=arguments)
 
 
+if not Path(sysconfig.get_path("include"), "Python.h").exists():
+    sys.exit("dda: Python's headers are missing; on Debian and Ubuntu: apt-get install python3-dev")
 if sys.platform != "linux":
     sys.exit(f"dda runs on Linux; this is {sys.platform}")
 FAILPOINTS = os.environ.get("DDA_FAILPOINTS") == "1"

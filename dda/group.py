@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
+import itertools
 import warnings
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.constants import default_pg_timeout
 
 from dda._load import extension
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 _CPU = torch.device("cpu")
 # The name of the group that does the work for a group.
 _names: weakref.WeakKeyDictionary[dist.ProcessGroup, str] = weakref.WeakKeyDictionary()
+_side_count = itertools.count()
 
 
 def create_backend(opts: Any, pg_options: Any) -> dist.Backend:
@@ -41,8 +45,11 @@ def create_backend(opts: Any, pg_options: Any) -> dist.Backend:
     c = extension()
     if pg_options is not None and not isinstance(pg_options, c.Options):
         raise TypeError(f"dda: pg_options must be dda.Options, not {type(pg_options).__name__}")
+    timeout = opts.timeout
+    if pg_options is not None and timeout == default_pg_timeout:
+        timeout = pg_options._timeout
     options = c.Options(
-        timeout=opts.timeout,
+        timeout=timeout,
         slot_bytes=getattr(pg_options, "slot_bytes", 0),
         threads=getattr(pg_options, "threads", 0),
     )
@@ -51,12 +58,20 @@ def create_backend(opts: Any, pg_options: Any) -> dist.Backend:
     ranks = ",".join(map(str, opts.global_ranks_in_group))
     prefix = "dda/" + hashlib.sha256(ranks.encode()).hexdigest()[:16]
     # torch's name for a group, which opts.store carries, may differ between its members.
-    shared = dist.distributed_c10d._get_default_store() if dist.is_initialized() else opts.store
+    shared = c10d._get_default_store() if dist.is_initialized() else opts.store
     store = dist.PrefixStore(prefix, shared)
     backend = c.create_backend(store, opts.group_rank, opts.group_size, options)
     if isinstance(backend, c.FallbackBackend):
         warnings.warn(f"{backend.reason}; gloo serves this whole group", stacklevel=2)
     return backend
+
+
+def any_backend_of(
+    group: dist.ProcessGroup | None = None,
+) -> _C.DdaBackend | _C.FallbackBackend:
+    """Returns the backend that serves a group: dda's, or gloo's under dda's name."""
+    served_by = c10d._resolve_process_group(name_of(group))  # type: ignore[arg-type]
+    return cast("_C.DdaBackend | _C.FallbackBackend", served_by._get_backend(_CPU))
 
 
 def backend_of(group: dist.ProcessGroup | None = None) -> _C.DdaBackend:
@@ -65,8 +80,7 @@ def backend_of(group: dist.ProcessGroup | None = None) -> _C.DdaBackend:
     Raises:
         RuntimeError: the ranks of the group do not all share memory, so that gloo serves it.
     """
-    served_by = dist.distributed_c10d._resolve_process_group(name_of(group))  # type: ignore[arg-type]
-    backend = served_by._get_backend(_CPU)
+    backend = any_backend_of(group)
     if isinstance(backend, extension().FallbackBackend):
         raise RuntimeError(f"{backend.reason}; this function needs memory that all ranks share")
     return cast("_C.DdaBackend", backend)
@@ -107,14 +121,27 @@ def _find_or_make(group: dist.ProcessGroup) -> dist.ProcessGroup:
         backend = None
     if isinstance(backend, (c.DdaBackend, c.FallbackBackend)):
         return group
-    how: dict[str, Any] = {"use_local_synchronization": True, "group_desc": "dda side group"}
-    if "sort_ranks" in inspect.signature(dist.new_group).parameters:
-        how["sort_ranks"] = False
-    side = dist.new_group(dist.get_process_group_ranks(group), backend="dda", **how)
+    # Not by dist.new_group: it counts the groups of the process, in which the members of this group
+    # would then be ahead of other ranks, and names that torch makes of the count must agree.
+    options = SimpleNamespace(
+        timeout=default_pg_timeout,
+        group_id=f"dda/side/{next(_side_count)}",
+        group_rank=group.rank(),
+        group_size=group.size(),
+        global_ranks_in_group=dist.get_process_group_ranks(group),
+    )
+    store = c10d._get_default_store()
+    side = dist.ProcessGroup(store, options.group_rank, options.group_size)
+    kind = dist.ProcessGroup.BackendType.CUSTOM
+    side._set_default_backend(kind)
+    side._register_backend(_CPU, kind, create_backend(options, None))  # type: ignore[arg-type]
+    side._set_group_name(options.group_id)
+    c10d._register_process_group(options.group_id, side)
     weakref.finalize(group, _destroy, side).atexit = False
     return side
 
 
 def _destroy(side: dist.ProcessGroup) -> None:
+    side.shutdown()
     with contextlib.suppress(Exception):  # it may have gone with the default group
-        dist.destroy_process_group(side)
+        c10d._unregister_process_group(side.group_name)

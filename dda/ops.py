@@ -21,11 +21,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from dda._load import extension
-from dda.group import backend_of, name_of
+from dda.group import any_backend_of, backend_of, name_of
 
 extension()  # registers the operators
 _ops = torch.ops.dda
-torch.fx.node.has_side_effect(_ops.barrier.default)  # or torch.compile would drop it
 _all_reduce = _ops.all_reduce.default
 _all_reduce_out = _ops.all_reduce.out
 _all_reduce_in_place = _ops.all_reduce_.default
@@ -169,7 +168,10 @@ def all_to_all_single(
 
 
 def barrier(group: ProcessGroup | None = None) -> None:
-    """Returns when every rank has called it."""
+    """Returns when every rank has called it. torch.compile breaks its graph here."""
+    if torch.compiler.is_compiling():
+        # An operator without tensors runs while it is traced, and is then missing from the graph.
+        raise RuntimeError("dda.barrier cannot be part of a graph")
     _ops.barrier(name_of(group))
 
 
@@ -225,7 +227,7 @@ def set_timeout(timeout: float | timedelta, group: ProcessGroup | None = None) -
         timeout = timedelta(seconds=timeout)
     if timeout <= timedelta(0):
         raise ValueError(f"dda.set_timeout: {timeout} is not a time to wait")
-    backend_of(group).set_timeout(timeout)
+    any_backend_of(group).set_timeout(timeout)
 
 
 def warmup(group: ProcessGroup | None = None) -> None:

@@ -21,7 +21,8 @@ bool reduce_scatter(Block& b, const Task& t, const Reducer& reducer) {
     b.publish();
     if (!b.wait_all()) return false;
     const Range mine = t.range(b.index(), t.in.count_of(me), c);
-    const uint64_t in_tensor = t.in.at(me) - t.in.base + t.offset(mine);
+    // Of symmetric inputs, whose parts are equal and lie behind each other.
+    const uint64_t in_tensor = me * t.in.count_of(me) * t.element + t.offset(mine);
     for (int p = 0; p < b.size(); ++p) {
       const bool own = p == me && !reducer.scales();
       sources[p] = own ? t.in.at(me) + t.offset(mine) : b.staged(p, c, me * stride, in_tensor);

@@ -49,6 +49,9 @@ struct EntryRecord {
   uint64_t where = 0;
   uint64_t where_out = 0;
   uint64_t longest = 0;
+  // Of this rank's input: a peer's symmetric one is as long. Where data enters with the call, no
+  // place in symmetric memory is long enough.
+  uint64_t bytes = UINT64_MAX;
 };
 
 class CpuBlock {
@@ -132,13 +135,7 @@ class CpuBlock {
                        [&] { return has_reached(theirs.load(std::memory_order_acquire), target); });
   }
 
-  bool wait_all() {
-    if (step_ == 1) return enter();
-    for (int i = 1; i < size(); ++i) {
-      if (!wait(neighbour(i), step_)) return false;
-    }
-    return true;
-  }
+  bool wait_all() { return step_ == 1 ? enter() : wait_all(step_); }
   // As wait_all, for an earlier publication.
   bool wait_all(uint32_t step) {
     for (int i = 1; i < size(); ++i) {
@@ -185,7 +182,22 @@ class CpuBlock {
       equal &= entry_.signature.agrees_with({theirs.signature});
     }
     if (!equal) watch_.note_mismatch();
-    return equal;
+    return equal && are_places_sound();
+  }
+
+  // What a peer says is not trusted to lie in its memory.
+  bool are_places_sound() {
+    for (int p = 0; p < size(); ++p) {
+      const Entry& theirs = entry_of(p);
+      if (watch_.is_within(theirs.where, entry_.bytes) &&
+          watch_.is_within(theirs.where_out, entry_.bytes)) {
+        continue;
+      }
+      watch_.revoke(Error::Kind::kSystem, p,
+                    "rank " + std::to_string(p) + " sent a place outside its memory");
+      return false;
+    }
+    return true;
   }
 
   const ArenaView* arenas_;

@@ -64,7 +64,8 @@ Plan choose(Collective collective, Algorithm asked, uint64_t longest, uint64_t e
 
 Explanation explain(Collective collective, uint64_t bytes, bool symmetric, const Layout& layout,
                     const Tuning& tuning) {
-  const Plan plan = choose(collective, Algorithm::kAuto, bytes, 1, layout, tuning);
+  const uint64_t part = has_part_a_rank(collective) ? bytes / layout.size : bytes;
+  const Plan plan = choose(collective, Algorithm::kAuto, part, 1, layout, tuning);
   Explanation e;
   e.algorithm = layout.size == 1 ? "copy" : name_of(plan.algorithm);
   e.blocks = plan.blocks;
@@ -81,7 +82,15 @@ Explanation explain(Collective collective, uint64_t bytes, bool symmetric, const
   e.reason += plan.enters_with_data ? "; one chunk, announced by the entry"
                                     : "; " + std::to_string(plan.chunks) + " chunks in each of " +
                                           std::to_string(plan.blocks) + " blocks";
-  if (symmetric && !plan.enters_with_data) e.reason += ", read where they are";
+  // What CpuGroup::offer_symmetric offers.
+  const bool is_offered = collective != Collective::kAllToAll &&
+                          collective != Collective::kScatter && collective != Collective::kBarrier;
+  if (symmetric && is_offered && !plan.enters_with_data) {
+    e.reason += ", read where they are";
+    if (collective == Collective::kAllReduce && plan.algorithm == Algorithm::kFlat) {
+      e.reason += " if the output is another tensor";
+    }
+  }
   return e;
 }
 

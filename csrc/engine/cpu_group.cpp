@@ -17,8 +17,12 @@
 namespace dda {
 namespace {
 
+// Every so many calls, symmetric memory that all ranks have freed goes.
+constexpr uint32_t kCallsPerCollection = 256;
+
+// `number` 0: not a collective call.
 std::string call_name(const char* what, uint32_t number) {
-  return std::string(what) + " (call " + std::to_string(number) + ")";
+  return number == 0 ? what : std::string(what) + " (call " + std::to_string(number) + ")";
 }
 
 std::vector<ArenaView> views_of(const std::vector<Neighbour>& neighbours, const Layout& layout) {
@@ -52,7 +56,6 @@ CpuGroup::CpuGroup(std::shared_ptr<Bootstrap> store, const GroupOptions& options
                    const Layout& layout, std::vector<Neighbour> neighbours)
     : rank_(options.rank),
       size_(options.size),
-      name_(options.name),
       timeout_(options.timeout),
       store_(std::move(store)),
       made_in_(fork_generation()),
@@ -71,23 +74,27 @@ CpuGroup::CpuGroup(std::shared_ptr<Bootstrap> store, const GroupOptions& options
 
 CpuGroup::~CpuGroup() { close(); }
 
-void CpuGroup::check_usable(const char* what) const {
-  if (fork_generation() != made_in_) {
-    throw Error(Error::Kind::kInvalid,
-                std::string(what) +
-                    ": this process was forked after the group was made; a child "
-                    "must make a group of its own");
-  }
+// Before any lock: another thread may have held it when this child was forked.
+void CpuGroup::check_not_forked(const char* what) const {
+  if (fork_generation() == made_in_) return;
+  throw Error(Error::Kind::kInvalid, std::string(what) +
+                                         ": this process was forked after the group was made; a "
+                                         "child must make a group of its own");
+}
+
+void CpuGroup::check_usable(const char* what, uint32_t number) const {
   if (watch_.is_closed()) {
     throw Error(Error::Kind::kAborted, std::string(what) + " on rank " + std::to_string(rank_) +
                                            ": the group was destroyed; make a new one");
   }
-  if (watch_.is_revoked()) throw_failure(what, number_);
+  if (watch_.is_revoked()) throw_failure(what, number);
 }
 
 void CpuGroup::run(const Call& call) {
+  check_not_forked(name_of(call.collective));
   const std::lock_guard<std::mutex> lock(mutex_);
-  check_usable(name_of(call.collective));
+  check_usable(name_of(call.collective), number_);
+  if (number_ % kCallsPerCollection == 0) heap_.collect(watch_);
   const std::string problem = find_problem_in(call, size_);
   if (!problem.empty()) {
     refuse_locked(problem);
@@ -96,9 +103,9 @@ void CpuGroup::run(const Call& call) {
   }
   ++sequence_;
   if (size_ == 1) return run_alone(call);
-  watch_.begin(number_, call.timeout.count() > 0 ? call.timeout : timeout_);
+  watch_.begin(number_, call.timeout.count() > 0 ? call.timeout : timeout());
   if (!await_last_call()) throw_failure(name_of(call.collective), number_);
-  watch_.begin(++number_, call.timeout.count() > 0 ? call.timeout : timeout_);
+  watch_.begin(++number_, call.timeout.count() > 0 ? call.timeout : timeout());
 
   uint64_t longest = longest_part(call);
   Plan plan = plan_for(call, longest);
@@ -116,6 +123,8 @@ void CpuGroup::run(const Call& call) {
     ok = run_block({call, plan, task, reducer, entry}, 0, false);
   } else {
     if (call.collective == Collective::kAllToAll) publish_rows(call, entry);
+    entry.bytes = call.count * size_of(call.dtype) *
+                  (call.collective == Collective::kReduceScatter ? size_ : 1);
     if (!reducer.scales()) offer_symmetric(call, entry);
     // Whatever was staged before has been read once the entries are exchanged.
     const uint64_t slots = layout_.staging_bytes / plan.slot;
@@ -227,8 +236,9 @@ void CpuGroup::run_alone(const Call& call) {
 }
 
 void CpuGroup::refuse(const std::string& why) noexcept {
+  if (fork_generation() != made_in_) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (fork_generation() != made_in_ || watch_.is_closed() || watch_.is_revoked()) return;
+  if (watch_.is_closed() || watch_.is_revoked()) return;
   refuse_locked(why);
 }
 
@@ -262,20 +272,23 @@ bool CpuGroup::await_last_call() {
 
 std::shared_ptr<Message> CpuGroup::send(int peer, uint32_t tag, DType dtype, uint64_t count,
                                         const void* data) {
+  check_not_forked("send");
   check_usable("send");
   return messages_.send(peer, tag, dtype, count, data);
 }
 
 std::shared_ptr<Message> CpuGroup::receive(int peer, uint32_t tag, DType dtype, uint64_t count,
                                            void* data) {
+  check_not_forked("recv");
   check_usable("recv");
   return messages_.receive(peer, tag, dtype, count, data);
 }
 
-int CpuGroup::progress() { return messages_.progress(); }
+int CpuGroup::progress() { return fork_generation() == made_in_ ? messages_.progress() : 0; }
 
 int CpuGroup::wait(const std::shared_ptr<Message>& message, milliseconds timeout) {
-  return messages_.wait(message, timeout.count() > 0 ? timeout : timeout_);
+  check_not_forked("wait");
+  return messages_.wait(message, timeout.count() > 0 ? timeout : this->timeout());
 }
 
 bool CpuGroup::is_done(const std::shared_ptr<Message>& message) {
@@ -283,13 +296,14 @@ bool CpuGroup::is_done(const std::shared_ptr<Message>& message) {
 }
 
 std::shared_ptr<SymmetricMemory> CpuGroup::allocate(size_t bytes) {
+  check_not_forked("allocate");
   const std::lock_guard<std::mutex> lock(mutex_);
   check_usable("allocate");
   return heap_.allocate(*store_, rank_, size_, bytes, timeout_, watch_);
 }
 
 void CpuGroup::abort(const std::string& why) noexcept {
-  watch_.revoke(Error::Kind::kAborted, rank_, why);
+  if (fork_generation() == made_in_) watch_.revoke(Error::Kind::kAborted, rank_, why);
 }
 
 void CpuGroup::close() noexcept {
@@ -310,13 +324,16 @@ void CpuGroup::time(const Call& call, int iterations, double* out) {
   const auto microseconds = [](Clock::duration d) {
     return std::chrono::duration<double, std::micro>(d).count();
   };
+  if (call.in_counts != nullptr || call.out_counts != nullptr) {
+    throw Error(Error::Kind::kInvalid, "only calls with equal parts are timed");
+  }
   // A short call costs little more than reading the clock: such calls are timed by the hundred.
-  const int batch = call.count * size_of(call.dtype) <= 16 << 10 ? 100 : 1;
-  for (int i = 0; i < iterations; i += batch) {
+  const int most = call.count * size_of(call.dtype) <= 16 << 10 ? 100 : 1;
+  for (int i = 0; i < iterations; i += most) {
+    const int batch = std::min(most, iterations - i);
     const Clock::time_point begin = Clock::now();
     for (int k = 0; k < batch; ++k) run(call);
-    const double each = microseconds(Clock::now() - begin) / batch;
-    std::fill(out + i, out + std::min(i + batch, iterations), each);
+    std::fill(out + i, out + i + batch, microseconds(Clock::now() - begin) / batch);
   }
 }
 

@@ -1,6 +1,7 @@
 // A group on CPUs: the arenas of all ranks, mapped here, and the calls that run over them.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -68,7 +69,8 @@ class CpuGroup final : public Group {
     }
   };
 
-  void check_usable(const char* what) const;
+  void check_not_forked(const char* what) const;
+  void check_usable(const char* what, uint32_t number = 0) const;
   std::string find_problem(const Call& call) const;
   Signature sign(const Call& call) const;
   bool is_streamed(const Call& call) const;
@@ -90,8 +92,7 @@ class CpuGroup final : public Group {
   [[noreturn]] void throw_failure(const char* what, uint32_t number) const;
 
   const int rank_, size_;
-  const std::string name_;
-  milliseconds timeout_;
+  std::atomic<milliseconds> timeout_;
   const std::shared_ptr<Bootstrap> store_;
   const uint32_t made_in_;  // fork_generation() of the process that made it
   void (*const parallel_)(int, void (*)(int, void*), void*);
@@ -109,7 +110,7 @@ class CpuGroup final : public Group {
   bool has_refused_ = false;  // the last call
   Cursor cursor_;
   std::vector<StoreChoice> stores_;  // by block
-  uint64_t sequence_ = 0;
+  std::atomic<uint64_t> sequence_{0};
   std::vector<uint64_t> in_offsets_, out_offsets_;
 };
 

@@ -83,12 +83,13 @@ std::shared_ptr<Group> Group::create(std::shared_ptr<Bootstrap> store,
 #if defined(DDA_FAILPOINTS)
   set_failpoint_rank(options.rank);
 #endif
+  const std::string terms = fingerprint() + " slot_bytes=" + std::to_string(options.slot_bytes) +
+                            " calls_before=" + std::to_string(options.calls_before);
+  Exchange exchange(*store, options.rank, options.size, options.timeout, terms, options.threads);
   if (env().disable_shared_memory != 0 && options.size > 1) {
     throw Error(Error::Kind::kSystem, "DDA_DISABLE_SHARED_MEMORY=1: no memory is shared with peers",
                 options.rank == 0 ? 1 : 0);
   }
-  Exchange exchange(*store, options.rank, options.size, options.timeout, fingerprint(),
-                    options.threads);
   const Layout layout = layout_for(options, exchange.least_offer());
   std::vector<Neighbour> neighbours = exchange.trade(
       layout.total,

@@ -128,6 +128,11 @@ double measure_add() {
 
 }  // namespace
 
-Floors measure_floors() { return {measure_flag(), measure_read(), measure_add()}; }
+Floors measure_floors() {
+  if (find_cpu_ops(env().isa.c_str()) == nullptr) {
+    throw Error(Error::Kind::kInvalid, "DDA_ISA=" + env().isa + ": this CPU or build lacks it");
+  }
+  return {measure_flag(), measure_read(), measure_add()};
+}
 
 }  // namespace dda

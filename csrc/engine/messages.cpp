@@ -61,11 +61,14 @@ int Messages::progress() {
 // Whether the outstanding messages can still come to an end.
 bool Messages::is_hopeful() {
   if (!watch_.is_whole()) return false;
+  int left = 0;
+  for (int p = 0; p < size_; ++p) left += p != rank_ && watch_.has_left(p) ? 1 : 0;
   for (int p = 0; p < size_; ++p) {
     if (p == rank_ || !watch_.has_left(p)) continue;
-    const bool is_awaited =
-        !sends_[p].empty() || incoming_[p].in_payload ||
-        std::any_of(receives_.begin(), receives_.end(), [&](const Ptr& r) { return r->peer == p; });
+    const bool is_awaited = !sends_[p].empty() || incoming_[p].in_payload ||
+                            std::any_of(receives_.begin(), receives_.end(), [&](const Ptr& r) {
+                              return r->peer == p || (r->peer < 0 && left == size_ - 1);
+                            });
     // What it sent before it left still counts.
     if (is_awaited && !push(p) && !pull(p)) {
       watch_.miss(p);
@@ -83,7 +86,8 @@ int Messages::progress_locked() {
   }
   outstanding_ = static_cast<int>(receives_.size());
   for (int p = 0; p < size_; ++p) {
-    const bool is_receiving = incoming_[p].matched != nullptr;
+    // A payload that is dropped too: its sender waits until it is through.
+    const bool is_receiving = incoming_[p].in_payload && incoming_[p].early == nullptr;
     outstanding_ += static_cast<int>(sends_[p].size()) + (is_receiving ? 1 : 0);
   }
   if (moved) watch_.ring();
@@ -101,11 +105,14 @@ bool Messages::push(int peer) {
       const Header header = {m.tag, static_cast<uint32_t>(m.dtype), m.bytes};
       ring.write(&header, sizeof(header));
       m.has_begun = true;
+      moved = true;
     }
     const uint64_t here = std::min(ring.room(), m.bytes - m.moved);
-    if (here > 0) ring.write(m.data + m.moved, here);
-    m.moved += here;
-    moved = true;
+    if (here > 0) {
+      ring.write(m.data + m.moved, here);
+      m.moved += here;
+      moved = true;
+    }
     if (m.moved < m.bytes) return moved;
     finish(m);
     queue.pop_front();
@@ -151,13 +158,21 @@ void Messages::begin_payload(int peer, const Header& header) {
     if (check(*receive, peer, header.bytes, header.dtype)) {
       in.matched = std::move(receive);
     } else {
-      finish(*receive);
+      in.failed = std::move(receive);  // done when the sender is rid of its payload
     }
     return;
   }
   in.waiting.emplace_back();
   Early& early = in.waiting.back();
-  early.kept.resize(header.bytes);
+  try {
+    early.kept.resize(header.bytes);
+  } catch (const std::exception&) {
+    in.waiting.pop_back();  // its payload is dropped
+    watch_.revoke(Error::Kind::kMemory, peer,
+                  "no memory to set aside a message of " + std::to_string(header.bytes) +
+                      " bytes that rank " + std::to_string(peer) + " sent");
+    return;
+  }
   early.message.peer = peer;
   early.message.tag = header.tag;
   early.message.dtype = static_cast<DType>(header.dtype);
@@ -169,8 +184,9 @@ void Messages::begin_payload(int peer, const Header& header) {
 void Messages::end_payload(int peer) {
   Incoming& in = incoming_[peer];
   if (in.matched != nullptr) finish(*in.matched);
+  if (in.failed != nullptr) finish(*in.failed);
   if (in.early != nullptr) finish(in.early->message);
-  in.matched = nullptr;
+  in.matched = in.failed = nullptr;
   in.early = nullptr;
   in.in_payload = false;
   // A receive that was posted while an early message came in may be for it.
@@ -257,7 +273,8 @@ void Messages::fail_all() {
   receives_.clear();
   for (Incoming& in : incoming_) {
     fail(in.matched);
-    in.matched = nullptr;
+    fail(in.failed);
+    in.matched = in.failed = nullptr;
   }
   outstanding_ = 0;
 }
@@ -268,9 +285,13 @@ int Messages::wait(const Ptr& message, milliseconds timeout) {
     return message->done.load(std::memory_order_acquire);
   };
   if (!message->done.load(std::memory_order_acquire)) {
-    watch_.begin(0, timeout);
-    const int bell = message->peer < 0 ? rank_ : message->peer;
-    if (!watch_.wait(bell, is_ready)) {
+    int bell = rank_;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (message->peer >= 0) bell = message->peer;
+    }
+    Limit limit(timeout);
+    if (!watch_.wait(bell, is_ready, limit)) {
       const std::lock_guard<std::mutex> lock(mutex_);
       fail_all();
     }

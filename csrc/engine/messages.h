@@ -62,7 +62,8 @@ class Messages {
   // What is coming in from one peer.
   struct Incoming {
     Ptr matched;             // receives the payload, or
-    Early* early = nullptr;  // keeps it, or neither: it is dropped
+    Early* early = nullptr;  // keeps it, or
+    Ptr failed;              // does not fit it, so that it is dropped
     bool in_payload = false;
     uint64_t left = 0;
     std::list<Early> waiting;  // early messages, oldest first

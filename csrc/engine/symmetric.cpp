@@ -14,6 +14,8 @@ std::atomic<uint32_t>& SymmetricParts::freed(int r) const {
 }
 
 SymmetricMemory::~SymmetricMemory() {
+  // A forked child lets go of its copy; the parent still has the memory.
+  if (fork_generation() != parts->made_in) return;
   parts->freed(parts->rank).store(1, std::memory_order_release);
 }
 
@@ -23,7 +25,9 @@ std::shared_ptr<SymmetricMemory> SymmetricHeap::allocate(Bootstrap& store, int r
                                                          size_t bytes, milliseconds timeout,
                                                          Watch& watch) {
   const uint64_t whole = round_up(bytes + kLineBytes, kPage);
-  Exchange exchange(store, rank, size, timeout, "symmetric " + std::to_string(bytes));
+  const std::string terms =
+      "symmetric " + std::to_string(bytes) + " number " + std::to_string(watch.next_segment());
+  Exchange exchange(store, rank, size, timeout, terms, 0, [&] { return watch.is_whole(); });
   auto parts = std::make_shared<SymmetricParts>();
   parts->of = exchange.trade(
       whole, [&] { return Segment::create(whole, "dda-symmetric"); },
@@ -31,11 +35,11 @@ std::shared_ptr<SymmetricMemory> SymmetricHeap::allocate(Bootstrap& store, int r
   parts->rank = rank;
   parts->bytes = bytes;
 
-  const std::lock_guard<std::mutex> lock(mutex_);
   collect(watch);
+  const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<unsigned char*> bases;
   for (const Neighbour& n : parts->of) bases.push_back(n.segment.data());
-  parts->segment = watch.add_segment(std::move(bases));
+  parts->segment = watch.add_segment(std::move(bases), bytes);
   all_.push_back(parts);
   auto memory = std::make_shared<SymmetricMemory>();
   memory->parts = std::move(parts);
@@ -43,6 +47,7 @@ std::shared_ptr<SymmetricMemory> SymmetricHeap::allocate(Bootstrap& store, int r
 }
 
 void SymmetricHeap::collect(Watch& watch) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   const auto is_free = [&](const std::shared_ptr<SymmetricParts>& parts) {
     for (size_t r = 0; r < parts->of.size(); ++r) {
       if (parts->freed(static_cast<int>(r)).load(std::memory_order_acquire) == 0) return false;

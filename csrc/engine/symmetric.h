@@ -21,6 +21,7 @@ struct SymmetricParts {
   int rank = 0;
   size_t bytes = 0;  // that the user asked for
   uint64_t segment = 0;
+  const uint32_t made_in = fork_generation();
 
   unsigned char* data() const { return of[rank].segment.data(); }
   std::atomic<uint32_t>& freed(int r) const;
@@ -37,10 +38,10 @@ class SymmetricHeap {
                                             milliseconds timeout, Watch& watch);
   // The place of `bytes` bytes at `data` if they lie in memory of this heap, else 0.
   uint64_t place_of(const void* data, uint64_t bytes) const;
-
- private:
+  // Unmaps what every rank has freed.
   void collect(Watch& watch);
 
+ private:
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<SymmetricParts>> all_;
 };

@@ -7,10 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 
 #include "core/env.h"
 
@@ -45,7 +45,9 @@ Watch::Watch(Kind kind, int rank, int size, const ArenaView* arenas,
       arenas_(arenas),
       lives_(std::move(lives)),
       segments_(1) {
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  cpu_set_t allowed;
+  const bool known = ::sched_getaffinity(0, sizeof(allowed), &allowed) == 0;
+  const int cores = known ? CPU_COUNT(&allowed) : 1;
   const int polls = static_cast<int>(env().spin);
   // With fewer cores than ranks the peer cannot run while this rank polls.
   spin_ = size <= cores ? polls : polls / 64 + 1;
@@ -53,17 +55,16 @@ Watch::Watch(Kind kind, int rank, int size, const ArenaView* arenas,
   (void)registered;  // an old kernel: a lost bell then costs one sleep, no more
 }
 
-void Watch::begin(uint32_t number, milliseconds timeout) {
-  number_ = number;
-  timeout_ms_.store(timeout.count(), std::memory_order_relaxed);
+void Limit::restart(milliseconds timeout) {
+  timeout_.store(std::min(timeout, kLongestTimeout), std::memory_order_relaxed);
   deadline_.store(0, std::memory_order_relaxed);
 }
 
-bool Watch::is_late() {
+bool Limit::is_over() {
   const int64_t now = now_ns();
   int64_t deadline = deadline_.load(std::memory_order_relaxed);
   if (deadline == 0) {
-    deadline = now + timeout_ms_.load(std::memory_order_relaxed) * 1'000'000;
+    deadline = now + timeout().count() * 1'000'000;
     deadline_.store(deadline, std::memory_order_relaxed);
   }
   return now >= deadline;
@@ -74,13 +75,13 @@ bool Watch::must_stop(int p) const {
          arenas_[p].control().closed.load(std::memory_order_acquire) != 0;
 }
 
-bool Watch::wait_long(int p, Poll poll, const void* ready) {
-  const bool there = wait_rounds(p, poll, ready);
+bool Watch::wait_long(int p, Poll poll, const void* ready, Limit& limit) {
+  const bool there = wait_rounds(p, poll, ready, limit);
   if (kind_ == Kind::kCalls) own().waits_for.store(0, std::memory_order_relaxed);
   return there;
 }
 
-bool Watch::wait_rounds(int p, Poll poll, const void* ready) {
+bool Watch::wait_rounds(int p, Poll poll, const void* ready, Limit& limit) {
   for (int round = 0;; ++round) {
     if (poll(ready)) return true;
     if (must_stop(p)) {
@@ -89,8 +90,8 @@ bool Watch::wait_rounds(int p, Poll poll, const void* ready) {
       if (!is_revoked() && !is_closed()) miss(p);
       return false;
     }
-    if (is_late()) {
-      give_up(p);
+    if (limit.is_over()) {
+      give_up(p, limit);
       return false;
     }
     if (round < kYields) {
@@ -108,7 +109,8 @@ bool Watch::is_whole() {
   if (now < next_life_check_.load(std::memory_order_relaxed)) return true;
   next_life_check_.store(now + kLifeCheckNs, std::memory_order_relaxed);
   for (int p = 0; p < size_; ++p) {
-    if (p == rank_ || lives_[p] == nullptr || has_left(p) || lives_[p]->is_alive()) continue;
+    // In this order: a rank that leaves says so before it ends.
+    if (p == rank_ || lives_[p] == nullptr || lives_[p]->is_alive() || has_left(p)) continue;
     revoke(Error::Kind::kPeerLost, p, "rank " + std::to_string(p) + " died");
     return false;
   }
@@ -120,8 +122,8 @@ void Watch::miss(int p) {
          "rank " + std::to_string(p) + " has left the group (destroyed it or exited)");
 }
 
-void Watch::give_up(int p) noexcept {
-  const std::string ms = std::to_string(timeout_ms_.load(std::memory_order_relaxed));
+void Watch::give_up(int p, const Limit& limit) noexcept {
+  const std::string ms = std::to_string(limit.timeout().count());
   std::string why;
   if (kind_ == Kind::kMessages) {
     why = p == rank_ ? "no rank sent a message that fits"
@@ -220,13 +222,21 @@ void Watch::close() noexcept {
   ring_bell();
 }
 
-uint64_t Watch::add_segment(std::vector<unsigned char*> bases) {
+bool Watch::is_within(uint64_t place, uint64_t bytes) const {
+  const uint64_t number = Place::segment_of(place);
+  if (number == 0) return true;  // in the arena
+  if (number >= segments_.size() || segments_[number].bases.empty()) return false;
+  const uint64_t size = segments_[number].bytes;
+  return bytes <= size && Place::offset_of(place) <= size - bytes;
+}
+
+uint64_t Watch::add_segment(std::vector<unsigned char*> bases, uint64_t bytes) {
   if (segments_.size() > Place::kLastSegment) {
     throw Error(Error::Kind::kMemory, "a group has room for " +
                                           std::to_string(Place::kLastSegment) +
                                           " symmetric allocations; make a new group");
   }
-  segments_.push_back(std::move(bases));
+  segments_.push_back({std::move(bases), bytes});
   return segments_.size() - 1;
 }
 

@@ -42,6 +42,20 @@ struct Failure {
   std::string why;
 };
 
+// How long the waits of one call, or the wait for one message, may last together. The clock starts
+// with the first wait that is not over at once.
+class Limit {
+ public:
+  explicit Limit(milliseconds timeout = milliseconds{0}) { restart(timeout); }
+  void restart(milliseconds timeout);
+  bool is_over();
+  milliseconds timeout() const { return timeout_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<milliseconds> timeout_;
+  std::atomic<int64_t> deadline_;  // steady clock, ns; 0: no wait was long so far
+};
+
 class Watch {
  public:
   // Of collective calls, or of messages.
@@ -50,7 +64,10 @@ class Watch {
         std::vector<std::shared_ptr<const Life>> lives);
 
   // A new call begins: its waits may last `timeout` together.
-  void begin(uint32_t number, milliseconds timeout);
+  void begin(uint32_t number, milliseconds timeout) {
+    number_ = number;
+    of_call_.restart(timeout);
+  }
 
   // For who does not wait but comes by: whether the group is whole. Looks at the peers' processes
   // now and then, and revokes the group if one has died.
@@ -65,11 +82,16 @@ class Watch {
   // then any peer may bring about what it waits for.
   template <class Ready>
   bool wait(int p, Ready ready) {
+    return wait(p, ready, of_call_);
+  }
+  template <class Ready>
+  bool wait(int p, Ready ready, Limit& limit) {
     for (int i = 0; i < spin_; ++i) {
       if (ready()) return true;
       relax();
     }
-    return wait_long(p, [](const void* r) { return (*static_cast<const Ready*>(r))(); }, &ready);
+    const Poll poll = [](const void* r) { return (*static_cast<const Ready*>(r))(); };
+    return wait_long(p, poll, &ready, limit);
   }
 
   // Wakes whoever sleeps for this rank's signals. Called after each.
@@ -92,20 +114,27 @@ class Watch {
 
   // Where a symmetric place of peer p lies in this process.
   unsigned char* resolve(int p, uint64_t place) const {
-    return segments_[Place::segment_of(place)][p] + Place::offset_of(place);
+    return segments_[Place::segment_of(place)].bases[p] + Place::offset_of(place);
   }
-  // Registers symmetric memory: one mapping a rank. Returns its segment number.
-  uint64_t add_segment(std::vector<unsigned char*> bases);
-  void drop_segment(uint64_t segment) { segments_[segment].clear(); }
+  // Whether `bytes` bytes at a place that a peer has sent lie in memory that is mapped here.
+  bool is_within(uint64_t place, uint64_t bytes) const;
+  // Registers symmetric memory: one mapping of `bytes` a rank. Returns its segment number, which is
+  // the same on all ranks.
+  uint64_t add_segment(std::vector<unsigned char*> bases, uint64_t bytes);
+  void drop_segment(uint64_t segment) { segments_[segment].bases.clear(); }
+  uint64_t next_segment() const { return segments_.size(); }
 
  private:
+  struct Symmetric {
+    std::vector<unsigned char*> bases;  // by rank; empty once it was freed
+    uint64_t bytes = 0;
+  };
   using Poll = bool (*)(const void*);
-  bool wait_long(int p, Poll poll, const void* ready);
-  bool wait_rounds(int p, Poll poll, const void* ready);
+  bool wait_long(int p, Poll poll, const void* ready, Limit& limit);
+  bool wait_rounds(int p, Poll poll, const void* ready, Limit& limit);
   void sleep(int p, Poll poll, const void* ready);
   bool must_stop(int p) const;
-  bool is_late();
-  void give_up(int p) noexcept;
+  void give_up(int p, const Limit& limit) noexcept;
   void ring_bell();
   int find_first(int p) const;
   std::string absent_ranks() const;
@@ -115,12 +144,11 @@ class Watch {
   const int rank_, size_;
   const ArenaView* const arenas_;
   std::vector<std::shared_ptr<const Life>> lives_;
-  std::vector<std::vector<unsigned char*>> segments_;
+  std::vector<Symmetric> segments_;  // by number; the first is none
   int spin_;
   uint32_t number_ = 0;
-  std::atomic<int64_t> timeout_ms_{0};
+  Limit of_call_;
   std::atomic<int64_t> next_life_check_{0};
-  std::atomic<int64_t> deadline_{0};  // steady clock, ns; 0: no wait of this call was long so far
   std::atomic<bool> mismatch_{false};
 };
 

@@ -29,10 +29,13 @@ constexpr int kLastLooks = 20;
 
 WorkQueue::WorkQueue() : owner_(getpid()) {}
 
+void WorkQueue::check_owner() const {
+  if (getpid() == owner_) return;
+  throw std::runtime_error("dda: a process group cannot be used in a child made by fork()");
+}
+
 void WorkQueue::push(std::shared_ptr<Job> job) {
-  if (getpid() != owner_) {
-    throw std::runtime_error("dda: a process group cannot be used in a child made by fork()");
-  }
+  check_owner();
   Lock lock(mutex_);
   job->ripe_ = Clock::now() + kGrace;
   jobs_.push_back(std::move(job));
@@ -45,6 +48,7 @@ void WorkQueue::push(std::shared_ptr<Job> job) {
 }
 
 void WorkQueue::finish(const Job& job) {
+  check_owner();
   Lock lock(mutex_);
   while (!job.is_done()) {
     if (running_) {
@@ -56,6 +60,7 @@ void WorkQueue::finish(const Job& job) {
 }
 
 void WorkQueue::drain() {
+  check_owner();
   std::shared_ptr<Job> last;
   {
     Lock lock(mutex_);
@@ -66,6 +71,7 @@ void WorkQueue::drain() {
 }
 
 bool WorkQueue::wait_for(const Job& job, milliseconds timeout) {
+  check_owner();
   Lock lock(mutex_);
   wake_.notify_one();  // it takes a worker
   return finished_.wait_for(lock, timeout, [&] { return job.is_done(); });

@@ -59,6 +59,7 @@ class WorkQueue : public std::enable_shared_from_this<WorkQueue> {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
+  void check_owner() const;
   bool start_worker();
   void work();
   void run_front(Lock& lock, bool is_worker);

@@ -12,6 +12,8 @@ namespace dda {
 namespace {
 
 constexpr uint32_t kVersion = 1;
+// How long this rank waits for a key before it asks whether the group is still whole.
+constexpr milliseconds kSlice{100};
 
 // What a rank publishes about itself. Fixed and length-checked: whoever can write to the store can
 // write this, so nothing in it is trusted beyond its bounds.
@@ -79,11 +81,12 @@ struct Exchange::Verdict {
 };
 
 Exchange::Exchange(Bootstrap& store, int rank, int size, milliseconds timeout,
-                   const std::string& terms, int offer)
+                   const std::string& terms, int offer, std::function<bool()> is_whole)
     : store_(store),
       rank_(rank),
       size_(size),
-      timeout_(timeout),
+      timeout_(std::min(timeout, kLongestTimeout)),
+      is_whole_(std::move(is_whole)),
       offer_(offer),
       least_offer_(offer) {
   // A store may have served an earlier group: each rank counts how often it has come here, so that
@@ -111,16 +114,24 @@ std::string Exchange::key(const char* what, int rank) const {
 }
 
 std::string Exchange::hear(const char* what, int rank) {
-  try {
-    return store_.get(key(what, rank), timeout_);
-  } catch (const Error& error) {
-    if (error.kind() != Error::Kind::kTimeout) throw;
-    throw Error(Error::Kind::kTimeout,
-                "rendezvous on rank " + std::to_string(rank_) + ": rank " + std::to_string(rank) +
-                    " did not come within " + std::to_string(timeout_.count()) +
-                    " ms; look there, or raise the timeout",
-                rank);
+  const auto where = [&] { return "rendezvous on rank " + std::to_string(rank_) + ": rank "; };
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout_;
+  for (milliseconds left = timeout_; left.count() > 0;) {
+    try {
+      return store_.get(key(what, rank), std::min(left, kSlice));
+    } catch (const Error& error) {
+      if (error.kind() != Error::Kind::kTimeout) throw;
+    }
+    if (is_whole_ && !is_whole_()) {
+      throw Error(Error::Kind::kAborted,
+                  where() + std::to_string(rank) + " was awaited when the group broke", rank);
+    }
+    left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
   }
+  throw Error(Error::Kind::kTimeout,
+              where() + std::to_string(rank) + " did not come within " +
+                  std::to_string(timeout_.count()) + " ms; look there, or raise the timeout",
+              rank);
 }
 
 void Exchange::publish_address(const std::string& name, const std::string& terms) {
@@ -150,7 +161,7 @@ void Exchange::learn_addresses(const std::string& terms) {
       throw Error(Error::Kind::kMismatch,
                   "rendezvous: ranks disagree on their settings: rank " + std::to_string(r) +
                       " has '" + their_terms + "', rank " + std::to_string(rank_) + " has '" +
-                      terms + "'; set the same DDA_* variables on all ranks");
+                      terms + "'; set the same DDA_* variables and options on all ranks");
     }
   }
 }
@@ -202,22 +213,27 @@ void Exchange::hand_over(std::vector<Neighbour>& to, size_t bytes, Segment mine)
     Hello hello;
     Fd fds[2];
     receive_packet(socket, &hello, sizeof(hello), fds, 2, deadline);
-    const bool ours = std::memcmp(hello.nonce, nonce_, sizeof(nonce_)) == 0 && hello.rank >= 0 &&
-                      hello.rank < size_ && (expected < 0 || hello.rank == expected);
+    const bool fits =
+        expected < 0 ? hello.rank > rank_ && hello.rank < size_ : hello.rank == expected;
+    const bool ours = std::memcmp(hello.nonce, nonce_, sizeof(nonce_)) == 0 && fits &&
+                      to[hello.rank].segment.data() == nullptr;
     if (!ours) throw Error(Error::Kind::kSystem, "rendezvous: a stranger connected");
     to[hello.rank].segment = Segment::open(std::move(fds[0]), bytes);
     to[hello.rank].segment.close_fd();
     to[hello.rank].life = Life::of(hello.life, std::move(fds[1]));
     return hello.rank;
   };
-  // Nobody waits before it has sent to those below, so this cannot block in a circle.
-  for (int r = 0; r < rank_; ++r) send_mine(sockets_[r]);
+  // Each waits for lower ranks only until it has traded with them all, so never in a circle. Pair
+  // by pair, since a system limits how many descriptors may be on their way.
+  for (int r = 0; r < rank_; ++r) {
+    send_mine(sockets_[r]);
+    receive_theirs(sockets_[r], r);
+  }
   for (int missing = size_ - 1 - rank_; missing > 0; --missing) {
     const Fd caller = accept_from(listener_, deadline);
     receive_theirs(caller, -1);
     send_mine(caller);
   }
-  for (int r = 0; r < rank_; ++r) receive_theirs(sockets_[r], r);
   mine.close_fd();
   to[rank_].segment = std::move(mine);
 }

@@ -7,6 +7,7 @@
 // mapping of every peer's segment, or all throw the same error.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,9 +26,10 @@ struct Neighbour {
 class Exchange {
  public:
   // `terms` is what must be equal on all ranks; a difference is an error that shows both sides.
-  // `offer` is a number of which the least over all ranks will count.
+  // `offer` is a number of which the least over all ranks will count. While this rank waits for a
+  // peer it asks `is_whole` now and then, and throws kAborted if that says no.
   Exchange(Bootstrap& store, int rank, int size, milliseconds timeout, const std::string& terms,
-           int offer = 0);
+           int offer = 0, std::function<bool()> is_whole = nullptr);
 
   int least_offer() const { return least_offer_; }
 
@@ -73,6 +75,7 @@ class Exchange {
   Bootstrap& store_;
   int rank_, size_;
   milliseconds timeout_;
+  std::function<bool()> is_whole_;
   std::string prefix_;
   int round_ = 0;
   int offer_;

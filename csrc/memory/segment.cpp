@@ -29,7 +29,10 @@ Segment Segment::create(size_t bytes, const std::string& label) {
   Fd fd(::memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw_errno(Error::Kind::kSystem, "cannot create shared memory (memfd_create)");
   // posix_fallocate, not ftruncate: memory that is missing must be missed now, not as a SIGBUS.
-  const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
   if (error != 0) {
     errno = error;
     throw_errno(Error::Kind::kMemory, "no room for " + std::to_string(bytes) +

@@ -76,7 +76,13 @@ Fd accept_from(const Fd& listener, Deadline deadline) {
   for (;;) {
     wait_readable(listener, deadline, "a peer to connect");
     Fd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) continue;  // the caller has gone again
+    if (!fd) {
+      const bool gone_again = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+      if (!gone_again || std::chrono::steady_clock::now() > deadline) {
+        throw system_error("cannot accept a peer");
+      }
+      continue;
+    }
     ucred credentials = {};
     socklen_t length = sizeof(credentials);
     const bool known = ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0;

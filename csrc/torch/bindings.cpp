@@ -85,7 +85,8 @@ void bind_backend(py::module_& m) {
   py::class_<FallbackBackend, c10::intrusive_ptr<FallbackBackend>, c10d::Backend>(m,
                                                                                   "FallbackBackend")
       .def_property_readonly("options", &FallbackBackend::getBackendOptions)
-      .def_property_readonly("reason", &FallbackBackend::reason);
+      .def_property_readonly("reason", &FallbackBackend::reason)
+      .def("set_timeout", &FallbackBackend::setTimeout, py::arg("timeout"), NoGil());
 
   m.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("size"),
         py::arg("options"), NoGil());

@@ -41,7 +41,6 @@ c10::intrusive_ptr<c10d::Backend> create_backend(const c10::intrusive_ptr<c10d::
   GroupOptions wanted;
   wanted.rank = rank;
   wanted.size = size;
-  wanted.name = options->group_name;
   wanted.timeout = options->timeout;
   wanted.slot_bytes = static_cast<size_t>(options->slot_bytes);
   wanted.threads = options->threads > 0 ? static_cast<int>(options->threads) : threads_for(size);

@@ -71,6 +71,8 @@ class Target {
     }
   }
 
+  void refuse(const std::exception& error) const noexcept { executor_->refuse(error); }
+
  private:
   c10::intrusive_ptr<c10d::Backend> backend_;
   Executor* executor_;
@@ -194,6 +196,18 @@ void barrier(const std::string& group_name) {
 }
 
 // Operators that write to an argument return nothing: torch.compile refuses those that return it.
+}  // namespace
+
+void refuse_in(const std::string& group_name, const std::exception& error) noexcept {
+  try {
+    Target(group_name).refuse(error);
+  } catch (const std::exception&) {
+    // There is no such group, so nobody waits.
+  }
+}
+
+namespace {
+
 TORCH_LIBRARY(dda, m) {
   m.def("all_reduce(Tensor input, str op, str group_name, str algorithm=\"auto\") -> Tensor");
   m.def(

@@ -17,6 +17,9 @@ using OptionalSplits = at::OptionalSymIntArrayRef;
 // The process group of that name.
 c10::intrusive_ptr<c10d::ProcessGroup> group_named(const std::string& name);
 
+// Tells the peers in a group that this rank refuses the call that they make; see Group::refuse.
+void refuse_in(const std::string& group_name, const std::exception& error) noexcept;
+
 // Shapes of results; they are shared by the kernels that compute and those that do not. Both check
 // what can be checked without a group.
 at::Tensor new_gathered(const at::Tensor& input, int64_t ranks);

@@ -33,9 +33,24 @@ bool needs_gradient(const at::Tensor& tensor) {
 
 bool is_average(std::string_view op) { return op == "avg" || op == "mean"; }
 
-void check_linear(const char* name, std::string_view op) {
-  TORCH_CHECK(op == "sum" || is_average(op), "dda ", name, ": '", op,
-              "' has no gradient; use sum or avg, or torch.no_grad()");
+// Runs `check`; what it throws, the peers are told. A tensor that is traced has no peers.
+template <class Check>
+void check_for_all(const at::Tensor& tensor, const std::string& group, Check check) {
+  try {
+    check();
+  } catch (const std::exception& error) {
+    const bool is_traced = tensor.is_meta() || tensor.key_set().has(c10::DispatchKey::Python);
+    if (!is_traced) refuse_in(group, error);
+    throw;
+  }
+}
+
+void check_linear(const char* name, std::string_view op, const at::Tensor& input,
+                  const std::string& group) {
+  check_for_all(input, group, [&] {
+    TORCH_CHECK(op == "sum" || is_average(op), "dda ", name, ": '", op,
+                "' has no gradient; use sum or avg, or torch.no_grad()");
+  });
 }
 
 // The operators, called through the dispatcher.
@@ -157,7 +172,7 @@ struct AllToAll : Function<AllToAll> {
 at::Tensor all_reduce_autograd(const at::Tensor& input, std::string_view op,
                                const std::string& group, std::string_view algorithm) {
   if (needs_gradient(input)) {
-    check_linear("all_reduce", op);
+    check_linear("all_reduce", op, input, group);
     return AllReduce::apply(input, std::string(op), group, std::string(algorithm));
   }
   const Guard guard;
@@ -173,7 +188,7 @@ at::Tensor all_gather_autograd(const at::Tensor& input, const std::string& group
 at::Tensor reduce_scatter_autograd(const at::Tensor& input, std::string_view op,
                                    const std::string& group) {
   if (needs_gradient(input)) {
-    check_linear("reduce_scatter", op);
+    check_linear("reduce_scatter", op, input, group);
     return ReduceScatter::apply(input, std::string(op), group);
   }
   const Guard guard;
@@ -194,12 +209,18 @@ at::Tensor all_to_all_single_autograd(const at::Tensor& input, OptionalSplits ou
 void without_gradient(const c10::OperatorHandle& op, c10::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const size_t first = stack->size() - arguments.size();
+  std::string group;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == "group_name") group = (*stack)[first + i].toStringRef();
+  }
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = (*stack)[first + i];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     const at::Tensor& tensor = value.toTensor();
-    TORCH_CHECK(!needs_gradient(tensor), op.schema().name(), ": '", arguments[i].name(),
-                "' needs a gradient, which this operator has not; call it under torch.no_grad()");
+    check_for_all(tensor, group, [&] {
+      TORCH_CHECK(!needs_gradient(tensor), op.schema().name(), ": '", arguments[i].name(),
+                  "' needs a gradient, which this operator has not; call it under torch.no_grad()");
+    });
     const c10::AliasInfo* alias = arguments[i].alias_info();
     if (alias != nullptr && alias->isWrite() && !tensor.is_inference()) {
       torch::autograd::impl::bump_version(tensor);

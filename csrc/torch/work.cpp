@@ -2,6 +2,8 @@
 
 #include <ATen/record_function.h>
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "torch/errors.h"
@@ -119,7 +121,16 @@ std::exception_ptr CombinedWork::exception() const {
 }
 
 bool CombinedWork::wait(std::chrono::milliseconds timeout) {
-  for (const WorkPtr& part : parts_) part->wait(timeout);
+  using Clock = std::chrono::steady_clock;
+  if (timeout <= kNoTimeout) {
+    for (const WorkPtr& part : parts_) part->wait(timeout);
+    return true;
+  }
+  const Clock::time_point deadline = Clock::now() + std::min(timeout, kLongestTimeout);
+  for (const WorkPtr& part : parts_) {
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+    part->wait(std::max(left, milliseconds{1}));
+  }
   return true;
 }
 
@@ -135,7 +146,15 @@ FuturePtr CombinedWork::getFuture() {
   c10::List<FuturePtr> futures(
       c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
   for (const WorkPtr& part : parts_) futures.push_back(part->getFuture());
-  return c10::collectAll(futures);
+  const auto join = [parts = parts_](c10::ivalue::Future& done) {
+    done.value();  // throws the error of a part
+    Tensors all;
+    for (const WorkPtr& part : parts) {
+      for (at::Tensor& tensor : part->result()) all.push_back(std::move(tensor));
+    }
+    return c10::IValue(std::move(all));
+  };
+  return c10::collectAll(futures)->then(join, c10::ListType::create(c10::TensorType::get()));
 }
 
 }  // namespace dda

@@ -174,16 +174,18 @@ class EnginePeer(TorchPeer):
         group = dist.distributed_c10d._get_default_group()
         backend: Any = group._get_backend(torch.device("cpu"))
         case = self.case
-        self.barrier()
-        times: list[float] = backend.engine_time(
-            case.collective,
-            case.size,
-            warmup + iterations,
-            dtype=case.dtype.torch,
-            algorithm=self.algorithm,
-            symmetric=self.symmetric,
-        )
-        return times[warmup:]
+        times: list[float] = []
+        for calls in (warmup, iterations):
+            self.barrier()
+            times = backend.engine_time(
+                case.collective,
+                case.size,
+                max(1, calls),
+                dtype=case.dtype.torch,
+                algorithm=self.algorithm,
+                symmetric=self.symmetric,
+            )
+        return times
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:

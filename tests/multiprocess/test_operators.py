@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -164,3 +165,124 @@ def wrong_arguments(rank: int, world: int) -> None:
 
 def test_wrong_arguments_raise_and_write_nothing() -> None:
     run_ranks(wrong_arguments, 2, timeout=30)
+
+
+def refuse_a_gradient(rank: int, world: int) -> str:
+    """Rank 0 asks for a gradient that there is not; its peers hear of it at once."""
+    dda = importlib.import_module("dda")
+    out, x = torch.empty(2), torch.ones(2 * world, requires_grad=True)
+    message = message_of(lambda: dda.scatter(out, x if rank == 0 else None))
+    y = torch.ones(3, requires_grad=rank == 0)
+    second = message_of(lambda: dda.all_reduce(y, "max"))
+    assert "gradient" in second
+    assert torch.equal(dda.all_reduce(torch.ones(3)), torch.full((3,), float(world)))
+    return message
+
+
+def test_the_peers_of_a_rank_without_a_gradient_raise() -> None:
+    for message in run_ranks(refuse_a_gradient, 3, timeout=20):
+        assert "gradient" in message, message
+
+
+def compiled(rank: int, world: int) -> None:
+    dda = importlib.import_module("dda")
+    x = torch.arange(6.0) + rank
+    total = world * torch.arange(6.0) + sum(range(world))
+
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = dda.all_reduce(x * 1)
+        return y, dda.all_gather(x + 0), dda.reduce_scatter(x), dda.all_to_all_single(x)
+
+    whole = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for got, want in zip(whole(x), step(x), strict=True):
+        assert torch.equal(got, want)
+    assert torch.equal(whole(x)[0], total)
+
+    def with_barrier(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        dda.barrier()
+        return x * 2
+
+    broken = torch.compile(with_barrier, backend="aot_eager")
+    broken(x)
+    if rank == 1:
+        time.sleep(0.5)
+    begin = time.monotonic()
+    assert torch.equal(broken(x), 2 * x + 2)
+    assert rank == 1 or time.monotonic() - begin > 0.3, "compiled code does wait"
+
+
+def test_torch_compile() -> None:
+    run_ranks(compiled, 2, timeout=120)
+
+
+def side_groups_first(rank: int, world: int) -> None:
+    """Dda's functions on groups of gloo leave torch's names of later groups alone."""
+    dda = importlib.import_module("dda")
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    if rank < 2:
+        x = torch.full((3,), float(rank))
+        assert dda.all_reduce(x, group=pairs[0])[0] == 1
+    for local in (False, True):
+        middle = None
+        if rank in (1, 2) or not local:
+            middle = dist.new_group([1, 2], use_local_synchronization=local)
+        if rank in (1, 2):
+            x = torch.full((3,), float(rank))
+            dist.all_reduce(x, group=middle)
+            assert x[0] == 3
+            assert dda.all_reduce(torch.ones(1), group=middle)[0] == 2
+            assert dda.empty(3, group=middle).sum() == 0
+    dist.barrier()
+
+
+def test_side_groups_do_not_count() -> None:
+    run_ranks(side_groups_first, 4, backend="gloo", timeout=40, group_timeout=20)
+
+
+def in_detail(rank: int, world: int) -> None:
+    dda = importlib.import_module("dda")
+    assert torch.equal(dda.all_reduce(torch.ones(3)), torch.full((3,), float(world)))
+    assert dda.empty(4).numel() == 4
+    assert dda.explain("all_reduce", 64).algorithm == "flat"
+
+
+def test_functions_with_the_debug_level_detail() -> None:
+    run_ranks(in_detail, 2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, timeout=40)
+
+
+def options_of(rank: int, world: int) -> str:
+    from datetime import timedelta
+
+    dda = importlib.import_module("dda")
+    store = dist.distributed_c10d._get_default_store()
+    dist.destroy_process_group()
+    dist.init_process_group(
+        "dda",
+        store=dist.PrefixStore("options", store),
+        rank=rank,
+        world_size=world,
+        pg_options=dda.Options(timeout=timedelta(seconds=1)),
+    )
+    if rank == 0:
+        return message_of(dist.barrier)
+    time.sleep(2.5)
+    return ""
+
+
+def test_a_timeout_of_the_options_counts() -> None:
+    assert "1000 ms" in run_ranks(options_of, 2, timeout=30)[0]
+
+
+def unequal_options(rank: int, world: int) -> str:
+    from datetime import timedelta
+
+    dda = importlib.import_module("dda")
+    store = dist.PrefixStore("unequal", dist.distributed_c10d._get_default_store())
+    options = dda.Options(timeout=timedelta(seconds=10), slot_bytes=4096 * (1 + rank))
+    return message_of(lambda: dda._C.create_backend(store, rank, world, options))
+
+
+def test_options_that_differ_are_named() -> None:
+    for message in run_ranks(unequal_options, 2, timeout=30):
+        assert "slot_bytes=4096" in message and "slot_bytes=8192" in message, message

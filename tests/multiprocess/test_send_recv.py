@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -244,3 +248,74 @@ def objects(rank: int, world: int) -> object:
 
 def test_objects() -> None:
     assert run_ranks(objects, 2) == [[{"a": 1}, "b" * 50_000]] * 2
+
+
+def receive_too_little(rank: int, world: int) -> str:
+    """The sender of a large message that does not fit is not left with it."""
+    dist.barrier()
+    if rank == 0:
+        dist.send(torch.ones(3_000_000), 1)
+        message = ""
+    else:
+        message = c.message_of(lambda: dist.recv(torch.ones(10), 0))
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert x[0] == world
+    return message
+
+
+def test_the_sender_of_a_message_that_does_not_fit_goes_on() -> None:
+    message = run_ranks(receive_too_little, 2, timeout=20)[1]
+    assert "3000000 elements" in message and "10 elements" in message
+
+
+def receive_beside_another(rank: int, world: int) -> tuple[str, float]:
+    """Rank 0 waits in one thread for a message that never comes, while another thread is busy."""
+    dist.barrier()
+    if rank == 1:
+        time.sleep(4)
+        return "", 0.0
+    stop = threading.Event()
+    x = torch.ones(3)
+
+    def chat() -> None:
+        peer = 2 - rank
+        while (not stop.is_set() and rank == 0) or rank == 2:
+            if rank == 0:
+                dist.send(x, peer, tag=1)
+                dist.recv(x, peer, tag=1)
+            else:
+                dist.recv(x, peer, tag=1)
+                dist.send(x, peer, tag=1)
+
+    if rank == 2:
+        return c.message_of(chat), 0.0
+    talk = threading.Thread(target=_quietly, args=(chat,))
+    talk.start()
+    begin = time.monotonic()
+    message = c.message_of(lambda: dist.recv(torch.ones(3), 1))
+    took = time.monotonic() - begin
+    stop.set()
+    talk.join(5)
+    return message, took
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    with contextlib.suppress(RuntimeError):
+        call()
+
+
+def test_F25_a_message_that_never_comes_times_out_beside_busy_threads() -> None:
+    message, took = run_ranks(receive_beside_another, 3, group_timeout=1, timeout=20)[0]
+    assert "Timed out" in message and "rank 1" in message and took < 3, (message, took)
+
+
+def receive_from_nobody(rank: int, world: int) -> str:
+    dist.barrier()
+    if rank != 0:
+        return ""  # leaves
+    return c.message_of(lambda: dist.recv(torch.ones(3)))
+
+
+def test_F24_a_receive_from_any_rank_ends_when_all_have_left() -> None:
+    assert "left" in run_ranks(receive_from_nobody, 3, timeout=20)[0]

@@ -231,3 +231,82 @@ def explained(rank: int, world: int) -> list[str]:
 def test_explain_says_that_they_are_read_in_place() -> None:
     staged, read = run_ranks(explained, 3)[0]
     assert "read where they are" in read and "read where they are" not in staged
+
+
+def list_beside_tensor(rank: int, world: int, n: int) -> None:
+    """One rank passes a list of parts where another passes a symmetric tensor."""
+    dda = importlib.import_module("dda")
+    x = dda.empty(world * n)
+    x.fill_(rank + 1)
+    out = torch.empty(n)
+    total = float(sum(range(world + 1)))
+    for _ in range(3):
+        if rank == 1:
+            dist.reduce_scatter(out, [torch.full((n,), rank + 1.0) for _ in range(world)])
+        else:
+            dist.reduce_scatter_tensor(out, x)
+        assert torch.equal(out, torch.full((n,), total))
+
+
+@pytest.mark.parametrize("n", [3, 5000, 100_003])
+def test_a_list_of_parts_meets_a_symmetric_tensor(n: int) -> None:
+    run_ranks(list_beside_tensor, 3, n, env=c.SMALL_SLOTS)
+
+
+def drop_in_a_child(rank: int, world: int) -> None:
+    """A forked child drops its copy of a tensor; the parent's stays symmetric."""
+    dda = importlib.import_module("dda")
+    kept = [dda.empty(20_000)]
+    if rank == 0:
+        pid = os.fork()
+        if pid == 0:
+            kept.clear()
+            gc.collect()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        x = kept[0]
+    else:
+        kept.clear()  # these ranks do free theirs
+        gc.collect()
+        x = torch.empty(20_000)
+    dist.barrier()
+    other = dda.empty(1)  # collects
+    out = torch.empty(20_000)
+    x.fill_(rank)
+    dda.all_reduce(x, out=out)
+    assert torch.equal(out, torch.full((20_000,), float(sum(range(world)))))
+    del other
+
+
+def test_a_forked_child_frees_nothing() -> None:
+    run_ranks(drop_in_a_child, 3, timeout=30, env=c.SMALL_SLOTS)
+
+
+def die_while_others_allocate(rank: int, world: int) -> str:
+    dda = importlib.import_module("dda")
+    dist.barrier()
+    if rank == 1:
+        os._exit(0)
+    return c.message_of(lambda: dda.empty(1000))
+
+
+def test_a_death_ends_an_allocation() -> None:
+    with Ranks(die_while_others_allocate, 3) as ranks:
+        for outcome in ranks.join(15, [0, 2]):
+            assert outcome.ok, outcome.describe()
+            assert "rank 1" in outcome.value
+
+
+def freed_without_another(rank: int, world: int) -> int:
+    dda = importlib.import_module("dda")
+    x = dda.empty(1 << 20)
+    del x
+    y = torch.ones(1)
+    for _ in range(600):
+        dist.all_reduce(y)
+    with open("/proc/self/maps") as maps:
+        return sum("dda-symmetric" in line for line in maps)
+
+
+def test_freed_memory_goes_without_another_allocation() -> None:
+    assert run_ranks(freed_without_another, 2) == [0, 0]

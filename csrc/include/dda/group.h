@@ -15,6 +15,9 @@ namespace dda {
 
 using std::chrono::milliseconds;
 
+// Longer timeouts count as this one: ten years.
+inline constexpr milliseconds kLongestTimeout{315'360'000'000};
+
 // What the engine needs of a key-value store to let ranks find each other. Keys are the engine's
 // own; one store may serve many groups as long as each has a prefix of its own.
 class Bootstrap {
@@ -30,7 +33,6 @@ class Bootstrap {
 struct GroupOptions {
   int rank = 0;
   int size = 1;
-  std::string name;                 // for messages
   milliseconds timeout{1'800'000};  // of a call that gives none, and of the rendezvous
   size_t slot_bytes = 0;            // of each staging slot; 0: the default, DDA_SLOT_BYTES
   uint32_t calls_before = 0;        // where the call counter begins; tests begin at its wrap
