@@ -45,7 +45,7 @@ constexpr Variable kVariables[] = {
            "Bytes of one staging slot. A larger message passes through the slots in chunks."),
     number("DDA_FLAT_MAX_BYTES", &Env::flat_max_bytes, -1, 1024 * kGiB, "-1", kAgreed,
            "Largest all_reduce that takes the flat path. -1 leaves the choice to the table."),
-    number("DDA_SPIN", &Env::spin, 0, kGiB, "2000", kLocal,
+    number("DDA_SPIN", &Env::spin, 0, kGiB, "200", kLocal,
            "How often a waiting rank polls before it gives its core away."),
     text("DDA_ISA", &Env::isa, "auto|baseline|avx2|avx512", "auto", kLocal,
          "Instruction set of the routines that reduce. auto takes the widest that the CPU has; "

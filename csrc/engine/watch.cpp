@@ -17,7 +17,10 @@
 namespace dda {
 namespace {
 
-constexpr int kYields = 40;
+// A rank that shares its core with the one that it waits for gets on only when it yields: so it
+// polls for some microseconds only. One that has its core alone yields to nobody: so it polls on.
+constexpr int kYields = 150;
+constexpr int kYieldsOfMany = 40;  // more ranks than cores: to sleep leaves the cores to others
 constexpr int64_t kSleepNs = 4'000'000;     // at most; also how long a lost bell costs
 constexpr int64_t kShortSleepNs = 100'000;  // where no bell will ring
 constexpr int64_t kLifeCheckNs = 10'000'000;
@@ -50,7 +53,8 @@ Watch::Watch(Kind kind, int rank, int size, const ArenaView* arenas,
   const int cores = known ? CPU_COUNT(&allowed) : 1;
   const int polls = static_cast<int>(env().spin);
   // With fewer cores than ranks the peer cannot run while this rank polls.
-  spin_ = size <= cores ? polls : polls / 64 + 1;
+  spin_ = size <= cores ? polls : polls / 8 + 1;
+  yields_ = size <= cores ? kYields : kYieldsOfMany;
   static const long registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
   (void)registered;  // an old kernel: a lost bell then costs one sleep, no more
 }
@@ -94,7 +98,7 @@ bool Watch::wait_rounds(int p, Poll poll, const void* ready, Limit& limit) {
       give_up(p, limit);
       return false;
     }
-    if (round < kYields) {
+    if (round < yields_) {
       ::sched_yield();
       continue;
     }

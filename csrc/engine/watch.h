@@ -145,7 +145,7 @@ class Watch {
   const ArenaView* const arenas_;
   std::vector<std::shared_ptr<const Life>> lives_;
   std::vector<Symmetric> segments_;  // by number; the first is none
-  int spin_;
+  int spin_, yields_;                // how often a wait polls, and then yields, before it sleeps
   uint32_t number_ = 0;
   Limit of_call_;
   std::atomic<int64_t> next_life_check_{0};
