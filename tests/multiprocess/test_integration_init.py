@@ -121,9 +121,13 @@ import sys
 class Planter:
     def find_spec(self, name, path=None, target=None):
         if name == "dda._autoload":
-            def refuse(*args, **kwargs):
-                raise RuntimeError("planted fault")
-            sys.modules["torch.distributed"].Backend.register_backend = refuse
+            backend = sys.modules["torch.distributed"].Backend
+            register = backend.register_backend
+            def refuse(name, *args, **kwargs):
+                if name == "dda":
+                    raise RuntimeError("planted fault")
+                return register(name, *args, **kwargs)  # torch 2.14 registers its own this way
+            backend.register_backend = refuse
 sys.meta_path.insert(0, Planter())
 """
 
