@@ -220,8 +220,8 @@ bool Messages::has_receive_for(int peer) const {
                      [&](const Ptr& r) { return r->peer == peer || r->peer < 0; });
 }
 
-// The oldest receive that a message of `tag` from `peer` answers, unless an older message of that
-// tag is still waiting for it.
+// The oldest receive that a message of `tag` from `peer` answers. Those that an older message of
+// that tag was waiting for have been answered already, by end_payload.
 Messages::Ptr Messages::take_receive(int peer, uint32_t tag) {
   const auto it = std::find_if(receives_.begin(), receives_.end(), [&](const Ptr& r) {
     return r->tag == tag && (r->peer == peer || r->peer < 0);

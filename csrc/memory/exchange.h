@@ -1,10 +1,10 @@
 // How the ranks of a group come to map each other's memory.
 //
 // Every rank listens on a socket in the abstract namespace of its host, under a random name that it
-// publishes in the store. For each pair the higher rank connects to the lower; both check the
-// other's credentials and hand over descriptors. A rank that cannot be reached so is not on this
-// host. Every verdict goes through the store, so that all ranks end alike: either each has a
-// mapping of every peer's segment, or all throw the same error.
+// publishes in the store. For each pair the higher rank connects to the lower, which
+// checks the caller's credentials; both hand over descriptors. A rank that cannot be reached so is
+// not on this host. Every verdict goes through the store, so that all ranks end alike: either each
+// has a mapping of every peer's segment, or all throw the same error.
 #pragma once
 
 #include <functional>

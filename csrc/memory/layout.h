@@ -4,11 +4,11 @@
 //   entries      two records by which the rank enters a call, used in turn
 //   rows         two rows of counts, for all_to_all with uneven parts
 //   steps        one signal a block: how far the rank has come within a call
-//   slots        for each block a ring of staging slots and one result slot
 //   mailboxes    one ring a peer, for send and receive
+//   slots        for each block a ring of staging slots and one result slot
 //
-// Only the owner writes, but for three words: peers revoke, ring and count themselves as sleepers.
-// Signals stand on lines of their own, apart from data.
+// Only the owner writes, but for the revocation, the bell and the count of its sleepers, and how
+// far a peer has read its mailbox. Signals stand on lines of their own, apart from data.
 #pragma once
 
 #include <atomic>

@@ -57,10 +57,10 @@ class FinishedWork final : public c10d::Work {
   Tensors results_;
 };
 
-// The asynchronous operations of one call.
 // What wait() raises when the time that it was given is up.
 RaisedError overdue(const char* name, int rank, std::chrono::milliseconds timeout);
 
+// The asynchronous operations of one call.
 class BatchJob final : public Job {
  public:
   BatchJob(std::shared_ptr<Group> group, Batch batch);
