@@ -13,6 +13,7 @@ tests can stop or kill a rank at named points.
 
 import os
 import platform
+import re
 import runpy
 import shlex
 import shutil
@@ -69,6 +70,24 @@ def sources(*patterns: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
+def is_for_device(path: str) -> bool:
+    """Returns whether a file under csrc/ belongs to this build."""
+    if Path(path).name == "cpu_only.cpp":
+        return DEVICE == "cpu"
+    return DEVICE != "cpu" or not ("/gpu/" in path or Path(path).name.startswith("gpu_"))
+
+
+def gencode() -> list[str]:
+    """Returns nvcc's flags for the architectures that TORCH_CUDA_ARCH_LIST names."""
+    flags = []
+    for name in re.split(r"[;, ]+", os.environ["TORCH_CUDA_ARCH_LIST"].strip()):
+        number = name.removesuffix("+PTX").replace(".", "")
+        flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+        if name.endswith("+PTX"):
+            flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+    return flags
+
+
 def choose_device() -> str:
     """Returns which device to build for besides the CPU: "cuda", "rocm", or "cpu" for none.
 
@@ -81,8 +100,8 @@ def choose_device() -> str:
         ("cuda", torch.version.cuda, cpp_extension.CUDA_HOME),
         ("rocm", torch.version.hip, cpp_extension.ROCM_HOME),
     ):
-        if not sources("*.cu"):
-            missing[device] = f"this version of dda has no {device.upper()} sources yet"
+        if device == "rocm":
+            missing[device] = "this version of dda has no ROCm sources yet"
         elif version is None:
             missing[device] = f"torch {torch.__version__} is not a {device.upper()} build"
         elif home is None:
@@ -115,15 +134,29 @@ def compile_engine(folder: Path) -> list[str]:
         "  depfile = $out.d",
         "  deps = gcc",
     ]
+    if DEVICE == "cuda":
+        host = shlex.split(cpp_extension.get_cxx_compiler())[0]
+        nvcc = [f"{cpp_extension.CUDA_HOME}/bin/nvcc", "-ccbin", host, "-std=c++17", "-O3"]
+        nvcc += ["--fmad=false", "-Xcompiler=-fPIC,-fvisibility=hidden", *gencode()]
+        nvcc += [f"-I{path}" for path in INCLUDES]
+        rules += [
+            "rule device",
+            f"  command = {shlex.join(nvcc)} -MD -MF $out.d -c $in -o $out",
+            "  depfile = $out.d",
+            "  deps = gcc",
+        ]
     objects = []
-    for path in sources("*.cpp"):
+    for path in filter(is_for_device, sources("*.cpp", "*.cu")):
         flags: list[str] | None = []
         if path.startswith(SIMD):
             flags = INSTRUCTION_SETS.get(path.removeprefix(SIMD).removesuffix(".cpp"))
         if path.startswith("csrc/torch/") or flags is None:  # None: another processor's
             continue
         objects.append(str((folder / path).with_suffix(".o")))
-        rules.append(f"build {escape(objects[-1])}: compile {escape(str(ROOT / path))}")
+        rule = "device" if path.endswith(".cu") else "compile"
+        rules.append(f"build {escape(objects[-1])}: {rule} {escape(str(ROOT / path))}")
+        if Path(path).name.startswith("gpu_"):
+            flags += ["-isystem", f"{cpp_extension.CUDA_HOME}/include"]
         rules.append(f"  flags = {shlex.join(flags)}")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "build.ninja").write_text("\n".join(rules) + "\n")
@@ -143,7 +176,7 @@ def torch_units(folder: Path) -> list[str]:
     A file that includes torch spends twenty seconds on torch's headers and one on itself, so most
     of them share a unit. The operators' files repeat each other's names and stay alone.
     """
-    paths = sources("torch/*.cpp")
+    paths = [path for path in sources("torch/*.cpp") if is_for_device(path)]
     alone = [path for path in paths if Path(path).name.startswith("operators")]
     together = [path for path in paths if path not in alone]
     folder.mkdir(parents=True, exist_ok=True)
@@ -217,16 +250,9 @@ def make_extension() -> Extension:
     # -isystem: torch's headers do not compile without warnings, ours do.
     system = [flag for path in cpp_extension.include_paths() for flag in ("-isystem", path)]
     arguments = {"cxx": [*FLAGS, *system]}
-    files = []
-    if DEVICE == "cpu":
-        kind = cpp_extension.CppExtension
-    else:
-        kind = cpp_extension.CUDAExtension  # on ROCm too, where torch translates the sources
-        files += sources("*.cu")
-        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", CUDA_ARCHITECTURES)
-        exact = "--fmad=false" if DEVICE == "cuda" else "-ffp-contract=off"
-        arguments["nvcc"] = ["-O3", exact]
-    return kind("dda._C", files, include_dirs=list(INCLUDES), extra_compile_args=arguments)
+    # The GPU's own sources are compiled with the engine; this adds the libraries.
+    kind = cpp_extension.CppExtension if DEVICE == "cpu" else cpp_extension.CUDAExtension
+    return kind("dda._C", [], include_dirs=list(INCLUDES), extra_compile_args=arguments)
 
 
 if not Path(sysconfig.get_path("include"), "Python.h").exists():
@@ -235,5 +261,7 @@ if sys.platform != "linux":
     sys.exit(f"dda runs on Linux; this is {sys.platform}")
 FAILPOINTS = os.environ.get("DDA_FAILPOINTS") == "1"
 DEVICE = choose_device()
+if DEVICE == "cuda":
+    os.environ.setdefault("TORCH_CUDA_ARCH_LIST", CUDA_ARCHITECTURES)
 
 setup(ext_modules=[make_extension()], cmdclass={"build_ext": Build})

@@ -21,14 +21,23 @@ class Options:
         timeout: of a call that gives none, and of making the group.
         slot_bytes: of each staging slot; 0 for DDA_SLOT_BYTES.
         threads: that a large call may use; 0 for torch's, at most one a core.
+        calls_before: where the GPU's call counters begin, for tests of their wrap.
     """
 
-    def __init__(self, timeout: timedelta = ..., slot_bytes: int = 0, threads: int = 0) -> None: ...
+    def __init__(
+        self,
+        timeout: timedelta = ...,
+        slot_bytes: int = 0,
+        threads: int = 0,
+        calls_before: int = 0,
+    ) -> None: ...
     group_name: str
     @property
     def slot_bytes(self) -> int: ...
     @property
     def threads(self) -> int: ...
+    @property
+    def calls_before(self) -> int: ...
 
 class DdaBackend(Backend):
     """A group of ranks that share memory. All sizes are in bytes."""
@@ -45,13 +54,15 @@ class DdaBackend(Backend):
         """How many collective calls this rank has made."""
     def abort(self, why: str = ...) -> None:
         """Ends every wait of this rank and of its peers with an error that quotes `why`."""
-    def refuse(self, why: str) -> None:
+    def refuse(self, why: str, on_gpu: bool = False) -> None:
         """Takes the place of this rank's next call: the peers' call raises and quotes `why`."""
+    def warm_up(self, device: str) -> None:
+        """Makes the arenas on a GPU, such as "cuda:0". Collective."""
     def set_timeout(self, timeout: timedelta) -> None: ...
     def allocate(self, nbytes: int) -> torch.Tensor:
         """Returns symmetric memory as a uint8 tensor. Collective."""
     def explain(
-        self, collective: str, nbytes: int, symmetric: bool = False
+        self, collective: str, nbytes: int, symmetric: bool = False, device: str = "cpu"
     ) -> tuple[str, str, int, int]:
         """Returns algorithm, reason, number of blocks and bytes of a chunk."""
     def engine_time(

@@ -2,8 +2,9 @@
 
 `group` is a ``ProcessGroup`` or None for the default one (see dda.group), `root` a rank *of the
 group*, `op` one of "sum", "avg", "product", "min", "max", "band", "bor", "bxor". Tensors are dense
-CPU tensors of any strides. A call returns when this rank's part of it is done; calls of one group
-must come in the same order on all its ranks. Each call raises RuntimeError if this rank's own
+tensors of any strides, on the CPU or on a GPU. A call returns when this rank's part of it is done,
+on GPUs when it is enqueued on the current stream; calls of one group must come in the same order on
+all its ranks. Each call raises RuntimeError if this rank's own
 arguments are wrong, and ``dda.Error`` or one of its subclasses if the call fails.
 
 torch.compile traces all that take tensors, and gradients flow through `all_reduce`, `all_gather`,
@@ -60,23 +61,23 @@ def all_reduce(
         `out`, or the new tensor.
     """
     if out is None:
-        return _all_reduce(x, op, name_of(group), algorithm)
+        return _all_reduce(x, op, name_of(group, x.device.type), algorithm)
     if out is x:
-        _all_reduce_in_place(x, op, name_of(group), algorithm)
+        _all_reduce_in_place(x, op, name_of(group, x.device.type), algorithm)
     else:
-        _all_reduce_out(x, op, name_of(group), algorithm, out=out)
+        _all_reduce_out(x, op, name_of(group, x.device.type), algorithm, out=out)
     return out
 
 
 def reduce(x: Tensor, root: int = 0, op: str = "sum", group: ProcessGroup | None = None) -> Tensor:
     """Reduces `x` over all ranks, in place on the root; elsewhere `x` keeps its values."""
-    _ops.reduce_(x, root, op, name_of(group))
+    _ops.reduce_(x, root, op, name_of(group, x.device.type))
     return x
 
 
 def broadcast(x: Tensor, root: int = 0, group: ProcessGroup | None = None) -> Tensor:
     """Overwrites `x` on every rank with the root's `x`, and returns it."""
-    _ops.broadcast_(x, root, name_of(group))
+    _ops.broadcast_(x, root, name_of(group, x.device.type))
     return x
 
 
@@ -92,8 +93,8 @@ def all_gather(x: Tensor, group: ProcessGroup | None = None, out: Tensor | None 
         A tensor of shape (size * n, ...).
     """
     if out is None:
-        return _ops.all_gather(x, name_of(group))
-    _ops.all_gather(x, name_of(group), out=out)
+        return _ops.all_gather(x, name_of(group, x.device.type))
+    _ops.all_gather(x, name_of(group, x.device.type), out=out)
     return out
 
 
@@ -112,8 +113,8 @@ def reduce_scatter(
         A tensor of shape (n, ...).
     """
     if out is None:
-        return _ops.reduce_scatter(x, op, name_of(group))
-    _ops.reduce_scatter(x, op, name_of(group), out=out)
+        return _ops.reduce_scatter(x, op, name_of(group, x.device.type))
+    _ops.reduce_scatter(x, op, name_of(group, x.device.type), out=out)
     return out
 
 
@@ -124,7 +125,7 @@ def gather(x: Tensor, root: int = 0, group: ProcessGroup | None = None) -> Tenso
         On the root a tensor of shape (size * n, ...) for `x` of shape (n, ...); elsewhere one
         without rows.
     """
-    return _ops.gather(x, root, name_of(group))
+    return _ops.gather(x, root, name_of(group, x.device.type))
 
 
 def scatter(
@@ -138,7 +139,7 @@ def scatter(
         root: the rank that has `x`.
         group: the ranks.
     """
-    _ops.scatter_(out, x, root, name_of(group))
+    _ops.scatter_(out, x, root, name_of(group, out.device.type))
     return out
 
 
@@ -162,8 +163,8 @@ def all_to_all_single(
         A tensor of shape (sum(output_splits), ...).
     """
     if out is None:
-        return _ops.all_to_all_single(x, output_splits, input_splits, name_of(group))
-    _ops.all_to_all_single(x, output_splits, input_splits, name_of(group), out=out)
+        return _ops.all_to_all_single(x, output_splits, input_splits, name_of(group, x.device.type))
+    _ops.all_to_all_single(x, output_splits, input_splits, name_of(group, x.device.type), out=out)
     return out
 
 
@@ -203,7 +204,11 @@ def empty(
 
 
 def explain(
-    collective: str, nbytes: int, group: ProcessGroup | None = None, symmetric: bool = False
+    collective: str,
+    nbytes: int,
+    group: ProcessGroup | None = None,
+    symmetric: bool = False,
+    device: str = "cpu",
 ) -> Explanation:
     """Says which path a call takes and why.
 
@@ -212,8 +217,10 @@ def explain(
         nbytes: bytes of a rank's input.
         group: the ranks.
         symmetric: whether the tensors are symmetric (see `empty`).
+        device: "cpu" or "cuda"; for GPUs the group must have made a call there.
     """
-    return Explanation(*backend_of(group).explain(collective, nbytes, symmetric))
+    backend = backend_of(group, device)
+    return Explanation(*backend.explain(collective, nbytes, symmetric, device))
 
 
 def set_timeout(timeout: float | timedelta, group: ProcessGroup | None = None) -> None:
@@ -230,6 +237,18 @@ def set_timeout(timeout: float | timedelta, group: ProcessGroup | None = None) -
     any_backend_of(group).set_timeout(timeout)
 
 
-def warmup(group: ProcessGroup | None = None) -> None:
-    """Does now what a group does at its first call. Collective."""
+def warmup(
+    group: ProcessGroup | None = None, device: str | torch.device | None = None
+) -> None:
+    """Does now what a group does at its first call. Collective.
+
+    Args:
+        group: the ranks.
+        device: this rank's GPU, such as "cuda:0", whose arenas are to be made; a graph can be
+            captured only after that. None: the CPU alone.
+    """
+    if device is not None and torch.device(device).type == "cuda":
+        here = torch.device(device)
+        index = here.index if here.index is not None else torch.cuda.current_device()
+        backend_of(group, "cuda").warm_up(f"cuda:{index}")
     barrier(group)

@@ -7,7 +7,7 @@
 namespace dda {
 
 template <class Block>
-bool all_gather(Block& b, const Task& t) {
+DDA_DEVICE bool all_gather(Block& b, const Task& t) {
   for (uint64_t c = 0; c < t.chunks; ++c) {
     const Range mine = t.range(b.index(), t.in.count, c);
     b.stage(c, 0, t.in.base + t.offset(mine), t.bytes(mine));

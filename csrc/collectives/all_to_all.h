@@ -9,7 +9,7 @@
 namespace dda {
 
 template <class Block>
-bool all_to_all(Block& b, const Task& t) {
+DDA_DEVICE bool all_to_all(Block& b, const Task& t) {
   const int me = b.rank();
   const uint64_t stride = t.stride();
   for (uint64_t c = 0; c < t.chunks; ++c) {

@@ -7,14 +7,13 @@
 #pragma once
 
 #include "collectives/task.h"
-#include "memory/layout.h"
 
 namespace dda {
 
 template <class Block, class Reducer>
-bool reduce_flat(Block& b, const Task& t, const Reducer& reducer) {
+DDA_DEVICE bool reduce_flat(Block& b, const Task& t, const Reducer& reducer) {
   const bool is_root = b.rank() == t.root;
-  const void* sources[kMaxRanks];
+  typename Block::Sources sources;
   for (uint64_t c = 0; c < t.chunks; ++c) {
     const Range r = t.range(b.index(), t.in.count, c);
     const uint32_t announced = b.first() + static_cast<uint32_t>(c);

@@ -3,15 +3,14 @@
 #pragma once
 
 #include "collectives/task.h"
-#include "memory/layout.h"
 
 namespace dda {
 
 template <class Block, class Reducer>
-bool reduce_scatter(Block& b, const Task& t, const Reducer& reducer) {
+DDA_DEVICE bool reduce_scatter(Block& b, const Task& t, const Reducer& reducer) {
   const int me = b.rank();
   const uint64_t stride = t.stride();
-  const void* sources[kMaxRanks];
+  typename Block::Sources sources;
   for (uint64_t c = 0; c < t.chunks; ++c) {
     for (int i = reducer.scales() ? 0 : 1; i < b.size(); ++i) {
       const int p = b.neighbour(i);

@@ -12,7 +12,7 @@ namespace dda {
 // From the root to all: `part` says which part of the root's input goes to rank p (broadcast: the
 // whole for everybody; scatter: part p). In a slot the parts lie `stride` bytes apart.
 template <class Block>
-bool from_root(Block& b, const Task& t, bool is_scatter) {
+DDA_DEVICE bool from_root(Block& b, const Task& t, bool is_scatter) {
   const bool is_root = b.rank() == t.root;
   const uint64_t stride = is_scatter ? t.stride() : 0;
   for (uint64_t c = 0; c < t.chunks; ++c) {
@@ -42,7 +42,7 @@ bool from_root(Block& b, const Task& t, bool is_scatter) {
 
 // From all to the root: gather.
 template <class Block>
-bool to_root(Block& b, const Task& t) {
+DDA_DEVICE bool to_root(Block& b, const Task& t) {
   const bool is_root = b.rank() == t.root;
   for (uint64_t c = 0; c < t.chunks; ++c) {
     const uint32_t announced = b.first() + static_cast<uint32_t>(c);

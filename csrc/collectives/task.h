@@ -17,8 +17,8 @@ struct Parts {
   uint64_t element = 1;               // bytes of one
   bool whole = false;
 
-  uint64_t count_of(int p) const { return counts != nullptr ? counts[p] : count; }
-  unsigned char* at(int p) const {
+  DDA_SHARED uint64_t count_of(int p) const { return counts != nullptr ? counts[p] : count; }
+  DDA_SHARED unsigned char* at(int p) const {
     if (whole) return base;
     if (pointers != nullptr) return static_cast<unsigned char*>(pointers[p]);
     return base + (offsets != nullptr ? offsets[p] : static_cast<uint64_t>(p) * count * element);
@@ -36,12 +36,12 @@ struct Task {
   int root = 0;
   bool streams = false;  // the output is so large that it should not pass through the caches
 
-  uint64_t bytes(const Range& range) const { return range.count * element; }
-  uint64_t offset(const Range& range) const { return range.begin * element; }
+  DDA_SHARED uint64_t bytes(const Range& range) const { return range.count * element; }
+  DDA_SHARED uint64_t offset(const Range& range) const { return range.begin * element; }
   // Bytes between the parts of one chunk in a slot.
-  uint64_t stride() const { return round_up(chunk * element, kLineBytes); }
+  DDA_SHARED uint64_t stride() const { return round_up(chunk * element, kLineBytes); }
   // The elements of a part of `count` that block `block` moves in chunk `c`; may be none.
-  Range range(int block, uint64_t count, uint64_t c) const {
+  DDA_SHARED Range range(int block, uint64_t count, uint64_t c) const {
     return chunk_of(part_of({0, count}, block, blocks, element), c, chunk);
   }
 };

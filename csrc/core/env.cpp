@@ -50,6 +50,9 @@ constexpr Variable kVariables[] = {
     text("DDA_ISA", &Env::isa, "auto|baseline|avx2|avx512", "auto", kLocal,
          "Instruction set of the routines that reduce. auto takes the widest that the CPU has; "
          "the result has the same bits with each."),
+    number("DDA_EARLY_LAUNCH", &Env::early_launch, 0, 1, "1", kLocal,
+           "On NVIDIA GPUs from compute capability 9.0 on: 1 lets a kernel of dda begin its launch "
+           "while the one before it still runs."),
     number("DDA_DISABLE_SHARED_MEMORY", &Env::disable_shared_memory, 0, 1, "0", kAgreed,
            "1 treats every rank as if it were on another host, so that gloo carries all calls."),
     text("DDA_FAILPOINT", &Env::failpoint, "", "", kLocal,

@@ -16,6 +16,7 @@ struct Env {
   int64_t spin;                   // DDA_SPIN
   std::string isa;                // DDA_ISA
   std::string failpoint;          // DDA_FAILPOINT
+  int64_t early_launch;           // DDA_EARLY_LAUNCH, 0 or 1
   int64_t disable_shared_memory;  // DDA_DISABLE_SHARED_MEMORY, 0 or 1
 };
 

@@ -56,6 +56,8 @@ struct EntryRecord {
 
 class CpuBlock {
  public:
+  using Sources = const void* [kMaxRanks];
+
   CpuBlock(const ArenaView* arenas, const Layout& layout, Watch& watch, const CpuOps& ops, int rank,
            int index, const EntryRecord& entry, bool entered, uint64_t slot_bytes, bool streams,
            StoreChoice& store)

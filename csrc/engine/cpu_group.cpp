@@ -12,6 +12,7 @@
 #include "collectives/rooted.h"
 #include "core/env.h"
 #include "device/cpu_reducer.h"
+#include "engine/describe.h"
 #include "engine/validate.h"
 
 namespace dda {
@@ -107,13 +108,13 @@ void CpuGroup::run(const Call& call) {
   if (!await_last_call()) throw_failure(name_of(call.collective), number_);
   watch_.begin(++number_, call.timeout.count() > 0 ? call.timeout : timeout());
 
-  uint64_t longest = longest_part(call);
+  uint64_t longest = longest_part(call, size_);
   Plan plan = plan_for(call, longest);
   const CpuReducer reducer =
       reducer_of(ops_, call.dtype, call.reduce, call.factor, is_streamed(call));
   EntryRecord entry;
   entry.number = number_;
-  entry.signature = sign(call);
+  entry.signature = sign(call, size_);
   bool ok = true;
   if (plan.enters_with_data) {
     const Task task = cut(call, plan);
@@ -221,7 +222,7 @@ bool CpuGroup::is_any_symmetric(uint32_t number) const {
 }
 
 void CpuGroup::run_alone(const Call& call) {
-  const Plan plan = plan_for(call, longest_part(call));
+  const Plan plan = plan_for(call, longest_part(call, size_));
   const Task task = cut(call, plan);
   const uint64_t count = task.in.count_of(0);
   if (count == 0) return;
@@ -338,7 +339,7 @@ void CpuGroup::time(const Call& call, int iterations, double* out) {
 }
 
 void CpuGroup::throw_mismatch(const Call& call) const {
-  const Signature mine = sign(call);
+  const Signature mine = sign(call, size_);
   std::string text =
       call_name(name_of(call.collective), number_) + " on rank " + std::to_string(rank_) + ": ";
   int blamed = -1;

@@ -72,11 +72,9 @@ class CpuGroup final : public Group {
   void check_not_forked(const char* what) const;
   void check_usable(const char* what, uint32_t number = 0) const;
   std::string find_problem(const Call& call) const;
-  Signature sign(const Call& call) const;
   bool is_streamed(const Call& call) const;
   Task cut(const Call& call, const Plan& plan);
   Plan plan_for(const Call& call, uint64_t longest) const;
-  uint64_t longest_part(const Call& call) const;
   void offer_symmetric(const Call& call, EntryRecord& entry) const;
   bool is_any_symmetric(uint32_t number) const;
   bool exchange_entries(const EntryRecord& entry);

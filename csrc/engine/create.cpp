@@ -5,6 +5,7 @@
 
 #include "core/env.h"
 #include "engine/cpu_group.h"
+#include "engine/create.h"
 #include "engine/failpoint.h"
 
 namespace dda {
@@ -22,39 +23,6 @@ Layout layout_for(const GroupOptions& options, int blocks) {
   const uint64_t slots = std::clamp<uint64_t>(kStagingTotal / slot / used, 4, 64);
   const uint64_t mailbox = std::clamp<uint64_t>(kMailboxTotal / size, 8 << 10, 256 << 10);
   return Layout(options.size, used, slot, static_cast<int>(slots), mailbox);
-}
-
-// Puts every counter where it stands after `calls_before` calls, and says whose arena this is.
-void prepare_arena(unsigned char* base, const Layout& layout, const GroupOptions& options,
-                   const uint64_t* nonce) {
-  const ArenaView arena = {base, &layout};
-  const uint32_t before = options.calls_before;
-  arena.entry(before & 1).number.store(before, std::memory_order_relaxed);
-  arena.entry(~before & 1).number.store(before - 1, std::memory_order_relaxed);
-  for (int block = 0; block < layout.blocks; ++block) {
-    // As wide as it is: -3 makes the steps wrap too.
-    const auto steps = static_cast<uint64_t>(static_cast<int32_t>(before));
-    arena.step(block).store(steps, std::memory_order_relaxed);
-  }
-  auto* const control = reinterpret_cast<Control*>(base);
-  control->magic = kMagic;
-  control->rank = options.rank;
-  control->size = options.size;
-  std::memcpy(control->nonce, nonce, sizeof(control->nonce));
-}
-
-// Reads the nonce through the mapping: that, not a host's name, proves that memory is shared.
-void verify_arenas(const std::vector<Neighbour>& all, const GroupOptions& options,
-                   const uint64_t* nonce) {
-  for (int r = 0; r < options.size; ++r) {
-    const auto* const c = reinterpret_cast<const Control*>(all[r].segment.data());
-    const bool right = c->magic == kMagic && c->rank == r && c->size == options.size &&
-                       std::memcmp(c->nonce, nonce, sizeof(c->nonce)) == 0;
-    if (!right) {
-      throw Error(Error::Kind::kSystem,
-                  "the memory that rank " + std::to_string(r) + " handed over is not its arena", r);
-    }
-  }
 }
 
 void check_options(const GroupOptions& options) {
@@ -76,6 +44,37 @@ void check_environment() {
 }
 
 }  // namespace
+
+void prepare_arena(unsigned char* base, const Layout& layout, const GroupOptions& options,
+                   const uint64_t* nonce) {
+  const ArenaView arena = {base, &layout};
+  const uint32_t before = options.calls_before;
+  arena.entry(before & 1).number.store(before, std::memory_order_relaxed);
+  arena.entry(~before & 1).number.store(before - 1, std::memory_order_relaxed);
+  for (int block = 0; block < layout.blocks; ++block) {
+    // As wide as it is: -3 makes the steps wrap too.
+    const auto steps = static_cast<uint64_t>(static_cast<int32_t>(before));
+    arena.step(block).store(steps, std::memory_order_relaxed);
+  }
+  auto* const control = reinterpret_cast<Control*>(base);
+  control->magic = kMagic;
+  control->rank = options.rank;
+  control->size = options.size;
+  std::memcpy(control->nonce, nonce, sizeof(control->nonce));
+}
+
+void verify_arenas(const std::vector<Neighbour>& all, const GroupOptions& options,
+                   const uint64_t* nonce) {
+  for (int r = 0; r < options.size; ++r) {
+    const auto* const c = reinterpret_cast<const Control*>(all[r].segment.data());
+    const bool right = c->magic == kMagic && c->rank == r && c->size == options.size &&
+                       std::memcmp(c->nonce, nonce, sizeof(c->nonce)) == 0;
+    if (!right) {
+      throw Error(Error::Kind::kSystem,
+                  "the memory that rank " + std::to_string(r) + " handed over is not its arena", r);
+    }
+  }
+}
 
 std::shared_ptr<Group> Group::create(std::shared_ptr<Bootstrap> store,
                                      const GroupOptions& options) {

@@ -1,4 +1,6 @@
-// The parts of CpuGroup that read a call and say what it means: its signature, its parts, its plan.
+// What a call means, and the parts of CpuGroup that ask for it.
+
+#include "engine/describe.h"
 
 #include <algorithm>
 
@@ -20,13 +22,16 @@ bool is_rooted(Collective c) {
          c == Collective::kScatter;
 }
 
-// Whether all ranks see the tensor as one, or as a part a rank.
+}  // namespace
+
 bool is_input_whole(Collective c) {
   return c != Collective::kReduceScatter && c != Collective::kScatter && c != Collective::kAllToAll;
 }
 bool is_output_whole(Collective c) {
   return c != Collective::kAllGather && c != Collective::kGather && c != Collective::kAllToAll;
 }
+
+namespace {
 
 void place(Parts& parts, const void* base, const void* const* pointers, const int64_t* counts,
            std::vector<uint64_t>& offsets) {
@@ -44,30 +49,30 @@ void place(Parts& parts, const void* base, const void* const* pointers, const in
 
 }  // namespace
 
-Signature CpuGroup::sign(const Call& given) const {
+Signature sign(const Call& given, int size) {
   Call call = given;
   if (!reduces(call.collective)) call.reduce = ReduceOp::kSum;  // it says nothing there
   const bool is_all_to_all = call.collective == Collective::kAllToAll;
   const int64_t* const counts = is_output_whole(call.collective) ? call.in_counts : call.out_counts;
   if (is_all_to_all) {
-    const bool even = are_equal(call.in_counts, size_) && are_equal(call.out_counts, size_) &&
+    const bool even = are_equal(call.in_counts, size) && are_equal(call.out_counts, size) &&
                       (call.in_counts == nullptr) == (call.out_counts == nullptr);
     const uint64_t count = call.in_counts != nullptr ? call.in_counts[0] : call.count;
     const bool matched = call.in_counts == nullptr || call.in_counts[0] == call.out_counts[0];
     return even && matched ? Signature::of(call, count, 0) : Signature::of(call, 0, 1);
   }
-  if (are_equal(counts, size_)) {
+  if (are_equal(counts, size)) {
     return Signature::of(call, call.count, is_rooted(call.collective) ? call.root : 0);
   }
   uint64_t total = 0;
-  for (int p = 0; p < size_; ++p) total += counts[p];
-  return Signature::of(call, total, fold_counts(counts, size_));
+  for (int p = 0; p < size; ++p) total += counts[p];
+  return Signature::of(call, total, fold_counts(counts, size));
 }
 
-uint64_t CpuGroup::longest_part(const Call& call) const {
+uint64_t longest_part(const Call& call, int size) {
   int64_t longest = call.in_counts == nullptr && call.out_counts == nullptr ? call.count : 0;
-  if (call.in_counts != nullptr) longest = std::max(longest, largest(call.in_counts, size_));
-  if (call.out_counts != nullptr) longest = std::max(longest, largest(call.out_counts, size_));
+  if (call.in_counts != nullptr) longest = std::max(longest, largest(call.in_counts, size));
+  if (call.out_counts != nullptr) longest = std::max(longest, largest(call.out_counts, size));
   return longest;
 }
 
@@ -136,7 +141,7 @@ void CpuGroup::publish_rows(const Call& call, EntryRecord& entry) {
     in[p] = call.in_counts != nullptr ? call.in_counts[p] : static_cast<int64_t>(call.count);
     out[p] = call.out_counts != nullptr ? call.out_counts[p] : static_cast<int64_t>(call.count);
   }
-  entry.longest = longest_part(call);
+  entry.longest = longest_part(call, size_);
 }
 
 // Every rank looks at every pair, so that all raise alike.

@@ -51,9 +51,7 @@ class Exchange {
     return all;
   }
 
- private:
-  struct Verdict;
-
+  // Does `step` on every rank and returns when all have done it; an error of any is thrown by all.
   template <class Step>
   void attempt(Step step) {
     try {
@@ -64,6 +62,10 @@ class Exchange {
     }
     agree(nullptr);
   }
+
+ private:
+  struct Verdict;
+
   void agree(const Error* error);
   void publish_address(const std::string& name, const std::string& terms);
   void learn_addresses(const std::string& terms);

@@ -34,6 +34,15 @@ void check_same_length(size_t outputs, size_t inputs) {
   TORCH_CHECK(outputs == inputs, "dda: ", outputs, " outputs for ", inputs, " inputs");
 }
 
+bool on_gpu(const at::Tensor& tensor) { return tensor.defined() && tensor.is_cuda(); }
+bool on_gpu(const Tensors& tensors) { return !tensors.empty() && on_gpu(tensors[0]); }
+
+void check_on_cpu(const Tensors& tensors, const char* what) {
+  TORCH_CHECK(!on_gpu(tensors), "dda ", what,
+              ": messages between GPUs are not there yet; send from the CPU, or use a group of "
+              "backend \"nccl\" for them");
+}
+
 // Holds the place of a call that this rank cannot make, behind those that are queued.
 class RefusalJob final : public Job {
  public:
@@ -49,22 +58,25 @@ class RefusalJob final : public Job {
 
 }  // namespace
 
-DdaBackend::DdaBackend(std::shared_ptr<Group> group, c10::intrusive_ptr<DdaOptions> options)
+DdaBackend::DdaBackend(std::shared_ptr<Group> group, std::unique_ptr<GpuSide> gpu,
+                       c10::intrusive_ptr<DdaOptions> options)
     : Backend(group->rank(), group->size()),
       group_(std::move(group)),
+      gpu_(std::move(gpu)),
       options_(std::move(options)),
       owner_(getpid()),
       courier_(std::make_shared<Courier>(group_)) {}
 
 // `fill` puts the operations of the call into the batch.
 template <typename CallOptions, typename Fill>
-WorkPtr DdaBackend::issue(const char* title, OpType type, const CallOptions& opts, Fill fill) {
+WorkPtr DdaBackend::issue(const char* title, OpType type, const CallOptions& opts, bool on_gpu,
+                          Fill fill) {
   RECORD_FUNCTION(title, c10::ArrayRef<const c10::IValue>{});
   Batch batch;
   try {
     fill(batch);
   } catch (const std::exception& error) {
-    refuse(error);
+    refuse(error, on_gpu);
     throw;
   }
   for (Operation& operation : batch) operation.call.timeout = timeout_of(opts.timeout);
@@ -72,6 +84,9 @@ WorkPtr DdaBackend::issue(const char* title, OpType type, const CallOptions& opt
 }
 
 WorkPtr DdaBackend::start(OpType type, bool is_async, Batch& batch) {
+  if (!batch.empty() && batch.front().is_on_gpu()) {
+    return track(gpu_->start(type, is_async, std::move(batch)));
+  }
   if (is_async) {
     auto job = std::make_shared<BatchJob>(group_, std::move(batch));
     queue_->push(job);
@@ -91,11 +106,13 @@ WorkPtr DdaBackend::track(WorkPtr work) {
 }
 
 void DdaBackend::execute(const Operation& operation) {
+  if (operation.is_on_gpu()) return gpu_->execute(operation);
   if (!queue_->is_idle()) queue_->drain();
   operation.run(*group_);
 }
 
-void DdaBackend::refuse(const std::exception& error) noexcept {
+void DdaBackend::refuse(const std::exception& error, bool on_gpu) noexcept {
+  if (on_gpu) return gpu_->refuse(message_of(error));
   if (queue_->is_idle()) return dda::refuse(*group_, error);
   try {
     queue_->push(std::make_shared<RefusalJob>(group_, message_of(error)));
@@ -105,67 +122,70 @@ void DdaBackend::refuse(const std::exception& error) noexcept {
 }
 
 WorkPtr DdaBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  if (tensors.size() == 1 && tensors[0].is_sparse()) {
+  if (tensors.size() == 1 && tensors[0].is_sparse() && !tensors[0].is_cuda()) {
     sparse_all_reduce(*this, tensors[0], to_reduction(opts.reduceOp), timeout_of(opts.timeout));
     return track(c10::make_intrusive<FinishedWork>(OpType::_ALLREDUCE_SPARSE, tensors));
   }
-  return issue("dda:all_reduce", OpType::ALLREDUCE, opts, [&](Batch& batch) {
+  return issue("dda:all_reduce", OpType::ALLREDUCE, opts, on_gpu(tensors), [&](Batch& batch) {
     batch.push_back(calls::all_reduce(only(tensors), only(tensors), to_reduction(opts.reduceOp)));
   });
 }
 
 WorkPtr DdaBackend::allreduce_coalesced(Tensors& tensors,
                                         const c10d::AllreduceCoalescedOptions& opts) {
-  return issue("dda:all_reduce", OpType::ALLREDUCE_COALESCED, opts, [&](Batch& batch) {
-    const Reduction reduction = to_reduction(opts.reduceOp);
-    for (const at::Tensor& tensor : tensors) {
-      batch.push_back(calls::all_reduce(tensor, tensor, reduction));
-    }
-  });
+  return issue("dda:all_reduce", OpType::ALLREDUCE_COALESCED, opts, on_gpu(tensors),
+               [&](Batch& batch) {
+                 const Reduction reduction = to_reduction(opts.reduceOp);
+                 for (const at::Tensor& tensor : tensors) {
+                   batch.push_back(calls::all_reduce(tensor, tensor, reduction));
+                 }
+               });
 }
 
 WorkPtr DdaBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  return issue("dda:reduce", OpType::REDUCE, opts, [&](Batch& batch) {
+  return issue("dda:reduce", OpType::REDUCE, opts, on_gpu(tensors), [&](Batch& batch) {
     batch.push_back(calls::reduce(only(tensors), only(tensors), to_reduction(opts.reduceOp),
                                   opts.rootRank, place()));
   });
 }
 
 WorkPtr DdaBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  return issue("dda:broadcast", OpType::BROADCAST, opts, [&](Batch& batch) {
+  return issue("dda:broadcast", OpType::BROADCAST, opts, on_gpu(tensors), [&](Batch& batch) {
     batch.push_back(calls::broadcast(only(tensors), opts.rootRank, place()));
   });
 }
 
 WorkPtr DdaBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                               const c10d::AllgatherOptions& opts) {
-  return issue("dda:all_gather", OpType::ALLGATHER, opts, [&](Batch& batch) {
+  return issue("dda:all_gather", OpType::ALLGATHER, opts, on_gpu(inputs), [&](Batch& batch) {
     batch.push_back(calls::all_gather(only(inputs), list_of(outputs), place()));
   });
 }
 
 WorkPtr DdaBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                     const c10d::AllgatherOptions& opts) {
-  return issue("dda:all_gather", OpType::_ALLGATHER_BASE, opts,
+  return issue("dda:all_gather", OpType::_ALLGATHER_BASE, opts, on_gpu(input),
                [&](Batch& batch) { batch.push_back(calls::all_gather(input, output, place())); });
 }
 
 // outputs[r][i] is what rank r has as inputs[i].
 WorkPtr DdaBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                         const c10d::AllgatherOptions& opts) {
-  return issue("dda:all_gather", OpType::ALLGATHER_COALESCED, opts, [&](Batch& batch) {
-    for (const Tensors& of_rank : outputs) check_same_length(of_rank.size(), inputs.size());
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      Tensors parts;
-      for (const Tensors& of_rank : outputs) parts.push_back(of_rank[i]);
-      batch.push_back(calls::all_gather(inputs[i], parts, place()));
-    }
-  });
+  return issue("dda:all_gather", OpType::ALLGATHER_COALESCED, opts, on_gpu(inputs),
+               [&](Batch& batch) {
+                 for (const Tensors& of_rank : outputs)
+                   check_same_length(of_rank.size(), inputs.size());
+                 for (size_t i = 0; i < inputs.size(); ++i) {
+                   Tensors parts;
+                   for (const Tensors& of_rank : outputs) parts.push_back(of_rank[i]);
+                   batch.push_back(calls::all_gather(inputs[i], parts, place()));
+                 }
+               });
 }
 
 WorkPtr DdaBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                     const c10d::AllgatherOptions& opts) {
-  return issue("dda:all_gather", OpType::_ALLGATHER_BASE, opts, [&](Batch& batch) {
+  return issue("dda:all_gather", OpType::_ALLGATHER_BASE, opts, on_gpu(inputs), [&](Batch& batch) {
     check_same_length(outputs.size(), inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       batch.push_back(calls::all_gather(inputs[i], outputs[i], place()));
@@ -175,40 +195,43 @@ WorkPtr DdaBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& i
 
 WorkPtr DdaBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                    const c10d::ReduceScatterOptions& opts) {
-  return issue("dda:reduce_scatter", OpType::REDUCE_SCATTER, opts, [&](Batch& batch) {
-    batch.push_back(calls::reduce_scatter(list_of(inputs), only(outputs),
-                                          to_reduction(opts.reduceOp), place()));
-  });
+  return issue("dda:reduce_scatter", OpType::REDUCE_SCATTER, opts, on_gpu(outputs),
+               [&](Batch& batch) {
+                 batch.push_back(calls::reduce_scatter(list_of(inputs), only(outputs),
+                                                       to_reduction(opts.reduceOp), place()));
+               });
 }
 
 WorkPtr DdaBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                          const c10d::ReduceScatterOptions& opts) {
-  return issue("dda:reduce_scatter", OpType::_REDUCE_SCATTER_BASE, opts, [&](Batch& batch) {
-    batch.push_back(calls::reduce_scatter(input, output, to_reduction(opts.reduceOp), place()));
-  });
+  return issue(
+      "dda:reduce_scatter", OpType::_REDUCE_SCATTER_BASE, opts, on_gpu(input), [&](Batch& batch) {
+        batch.push_back(calls::reduce_scatter(input, output, to_reduction(opts.reduceOp), place()));
+      });
 }
 
 WorkPtr DdaBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                     const c10d::ReduceScatterOptions& opts) {
-  return issue("dda:reduce_scatter", OpType::_REDUCE_SCATTER_BASE, opts, [&](Batch& batch) {
-    check_same_length(outputs.size(), inputs.size());
-    const Reduction reduction = to_reduction(opts.reduceOp);
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      batch.push_back(calls::reduce_scatter(inputs[i], outputs[i], reduction, place()));
-    }
-  });
+  return issue(
+      "dda:reduce_scatter", OpType::_REDUCE_SCATTER_BASE, opts, on_gpu(inputs), [&](Batch& batch) {
+        check_same_length(outputs.size(), inputs.size());
+        const Reduction reduction = to_reduction(opts.reduceOp);
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          batch.push_back(calls::reduce_scatter(inputs[i], outputs[i], reduction, place()));
+        }
+      });
 }
 
 WorkPtr DdaBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                            const c10d::GatherOptions& opts) {
-  return issue("dda:gather", OpType::GATHER, opts, [&](Batch& batch) {
+  return issue("dda:gather", OpType::GATHER, opts, on_gpu(inputs), [&](Batch& batch) {
     batch.push_back(calls::gather(only(inputs), list_of(outputs), opts.rootRank, place()));
   });
 }
 
 WorkPtr DdaBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                             const c10d::ScatterOptions& opts) {
-  return issue("dda:scatter", OpType::SCATTER, opts, [&](Batch& batch) {
+  return issue("dda:scatter", OpType::SCATTER, opts, on_gpu(outputs), [&](Batch& batch) {
     batch.push_back(calls::scatter(list_of(inputs), only(outputs), opts.rootRank, place()));
   });
 }
@@ -217,33 +240,37 @@ WorkPtr DdaBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                   std::vector<int64_t>& output_splits,
                                   std::vector<int64_t>& input_splits,
                                   const c10d::AllToAllOptions& opts) {
-  return issue("dda:all_to_all", OpType::ALLTOALL_BASE, opts, [&](Batch& batch) {
+  return issue("dda:all_to_all", OpType::ALLTOALL_BASE, opts, on_gpu(input), [&](Batch& batch) {
     batch.push_back(calls::all_to_all(input, output, input_splits, output_splits, place()));
   });
 }
 
 WorkPtr DdaBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
-  return issue("dda:all_to_all", OpType::ALLTOALL, opts,
+  return issue("dda:all_to_all", OpType::ALLTOALL, opts, on_gpu(inputs),
                [&](Batch& batch) { batch.push_back(calls::all_to_all(inputs, outputs, place())); });
 }
 
 WorkPtr DdaBackend::barrier(const c10d::BarrierOptions& opts) {
-  return issue("dda:barrier", OpType::BARRIER, opts,
+  gpu_->synchronize();
+  return issue("dda:barrier", OpType::BARRIER, opts, false,
                [&](Batch& batch) { batch.push_back(calls::barrier()); });
 }
 
 WorkPtr DdaBackend::send(Tensors& tensors, int peer, int tag) {
+  check_on_cpu(tensors, "send");
   RECORD_FUNCTION("dda:send", c10::ArrayRef<const c10::IValue>{});
   return dispatch(send_message(group_, only(tensors), peer, tag));
 }
 
 WorkPtr DdaBackend::recv(Tensors& tensors, int peer, int tag) {
+  check_on_cpu(tensors, "recv");
   RECORD_FUNCTION("dda:recv", c10::ArrayRef<const c10::IValue>{});
   TORCH_CHECK(peer >= 0, "dda recv: there is no rank ", peer);
   return dispatch(receive_message(group_, only(tensors), peer, tag));
 }
 
 WorkPtr DdaBackend::recvAnysource(Tensors& tensors, int tag) {
+  check_on_cpu(tensors, "recv");
   RECORD_FUNCTION("dda:recv", c10::ArrayRef<const c10::IValue>{});
   return dispatch(receive_message(group_, only(tensors), -1, tag));
 }
@@ -263,10 +290,17 @@ WorkPtr DdaBackend::endCoalescing() {
 void DdaBackend::setTimeout(milliseconds timeout) {
   options_->timeout = timeout;
   group_->set_timeout(timeout);
+  gpu_->set_timeout(timeout);
 }
 
 c10d::ErrorType DdaBackend::getError() {
-  return group_->error().empty() ? c10d::ErrorType::SUCCESS : c10d::ErrorType::COMM_ERROR;
+  return group_->error().empty() && gpu_->error().empty() ? c10d::ErrorType::SUCCESS
+                                                          : c10d::ErrorType::COMM_ERROR;
+}
+
+void DdaBackend::abort(const std::string& why) {
+  gpu_->abort(why);
+  group_->abort(why);
 }
 
 void DdaBackend::shutdown() {
@@ -274,6 +308,7 @@ void DdaBackend::shutdown() {
   // The worker may need the interpreter to end its call, and torch destroys groups holding it.
   std::optional<pybind11::gil_scoped_release> without_gil;
   if (Py_IsInitialized() && PyGILState_Check()) without_gil.emplace();
+  gpu_->close();
   group_->close();
   courier_->close();
   queue_->close(kPatience);

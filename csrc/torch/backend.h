@@ -16,6 +16,7 @@
 #include "dda/group.h"
 #include "engine/work_queue.h"
 #include "torch/executor.h"
+#include "torch/gpu_side.h"
 #include "torch/messages.h"
 #include "torch/options.h"
 #include "torch/split.h"
@@ -25,10 +26,12 @@ namespace dda {
 
 class DdaBackend final : public c10d::Backend, public Executor {
  public:
-  DdaBackend(std::shared_ptr<Group> group, c10::intrusive_ptr<DdaOptions> options);
+  DdaBackend(std::shared_ptr<Group> group, std::unique_ptr<GpuSide> gpu,
+             c10::intrusive_ptr<DdaOptions> options);
   ~DdaBackend() override { shutdown(); }
 
   Group& group() { return *group_; }
+  GpuSide& gpu() { return *gpu_; }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
@@ -84,24 +87,27 @@ class DdaBackend final : public c10d::Backend, public Executor {
   void setSequenceNumberForGroup() override {}  // the engine counts from zero on every rank
   uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
   c10d::ErrorType getError() override;
-  void abort() override { group_->abort("abort() was called"); }
+  void abort() override { abort("abort() was called"); }
+  void abort(const std::string& why);
   // Local, bounded, idempotent. What is still queued fails.
   void shutdown() override;
 
   void execute(const Operation& operation) override;
-  void refuse(const std::exception& error) noexcept override;
+  void refuse(const std::exception& error, bool on_gpu) noexcept override;
   calls::Place place() const override { return {getRank(), getSize()}; }
   // Collective: returns `bytes` bytes of symmetric memory as a uint8 tensor.
   at::Tensor allocate(int64_t bytes);
 
  private:
   template <typename CallOptions, typename Fill>
-  WorkPtr issue(const char* title, c10d::OpType type, const CallOptions& opts, Fill fill);
+  WorkPtr issue(const char* title, c10d::OpType type, const CallOptions& opts, bool on_gpu,
+                Fill fill);
   WorkPtr start(c10d::OpType type, bool is_async, Batch& batch);
   WorkPtr track(WorkPtr work);
   WorkPtr dispatch(const c10::intrusive_ptr<MessageWork>& work);
 
   const std::shared_ptr<Group> group_;
+  const std::unique_ptr<GpuSide> gpu_;
   const c10::intrusive_ptr<DdaOptions> options_;
   const pid_t owner_;
   const std::shared_ptr<WorkQueue> queue_ = std::make_shared<WorkQueue>();

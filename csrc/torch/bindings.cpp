@@ -26,16 +26,19 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 
 void bind_options(py::module_& m) {
   py::class_<DdaOptions, c10::intrusive_ptr<DdaOptions>, c10d::Backend::Options>(m, "Options")
-      .def(py::init([](std::chrono::milliseconds timeout, int64_t slot_bytes, int64_t threads) {
+      .def(py::init([](std::chrono::milliseconds timeout, int64_t slot_bytes, int64_t threads,
+                       uint32_t calls_before) {
              TORCH_CHECK_VALUE(slot_bytes >= 0 && threads >= 0,
                                "dda.Options: slot_bytes and threads must not be negative");
              auto options = c10::make_intrusive<DdaOptions>(timeout);
              options->slot_bytes = slot_bytes;
              options->threads = threads;
+             options->calls_before = calls_before;
              return options;
            }),
            py::arg("timeout") = kBackendDefaultTimeout, py::arg("slot_bytes") = 0,
-           py::arg("threads") = 0)
+           py::arg("threads") = 0, py::arg("calls_before") = 0)
+      .def_readonly("calls_before", &DdaOptions::calls_before)
       .def_readonly("slot_bytes", &DdaOptions::slot_bytes)
       .def_readonly("threads", &DdaOptions::threads)
       // torch copies the options of a group that it splits.
@@ -46,25 +49,42 @@ void bind_backend(py::module_& m) {
   py::class_<DdaBackend, c10::intrusive_ptr<DdaBackend>, c10d::Backend>(m, "DdaBackend")
       .def_property_readonly("options", &DdaBackend::getBackendOptions)
       .def_property_readonly("timeout", [](DdaBackend& self) { return self.group().timeout(); })
-      .def_property_readonly("error", [](DdaBackend& self) { return self.group().error(); })
+      .def_property_readonly("error",
+                             [](DdaBackend& self) {
+                               const std::string error = self.group().error();
+                               return error.empty() ? self.gpu().error() : error;
+                             })
       .def_property_readonly("sequence", [](DdaBackend& self) { return self.group().sequence(); })
       .def(
-          "abort", [](DdaBackend& self, const std::string& why) { self.group().abort(why); },
+          "abort", [](DdaBackend& self, const std::string& why) { self.abort(why); },
           py::arg("why") = "abort() was called", NoGil())
       .def(
           "refuse",
-          [](DdaBackend& self, const std::string& why) { self.refuse(std::runtime_error(why)); },
-          py::arg("why"), NoGil())
+          [](DdaBackend& self, const std::string& why, bool on_gpu) {
+            self.refuse(std::runtime_error(why), on_gpu);
+          },
+          py::arg("why"), py::arg("on_gpu") = false, NoGil())
+      .def(
+          "warm_up",
+          [](DdaBackend& self, const std::string& device) {
+            self.gpu().warm_up(at::Device(device));
+          },
+          py::arg("device"), NoGil())
       .def("set_timeout", &DdaBackend::setTimeout, py::arg("timeout"), NoGil())
       .def("allocate", &DdaBackend::allocate, py::arg("nbytes"), NoGil())
       .def(
           "explain",
-          [](DdaBackend& self, const std::string& collective, uint64_t nbytes, bool symmetric) {
-            Explanation e = self.group().explain(parse_collective(collective), nbytes, symmetric);
+          [](DdaBackend& self, const std::string& collective, uint64_t nbytes, bool symmetric,
+             const std::string& device) {
+            const Collective what = parse_collective(collective);
+            Explanation e = at::Device(device).is_cuda()
+                                ? self.gpu().explain(what, nbytes)
+                                : self.group().explain(what, nbytes, symmetric);
             return std::make_tuple(std::move(e.algorithm), std::move(e.reason), e.blocks,
                                    e.chunk_bytes);
           },
-          py::arg("collective"), py::arg("nbytes"), py::arg("symmetric") = false)
+          py::arg("collective"), py::arg("nbytes"), py::arg("symmetric") = false,
+          py::arg("device") = "cpu")
       .def(
           "engine_time",
           [](DdaBackend& self, const std::string& collective, uint64_t nbytes, int iterations,

@@ -80,14 +80,18 @@ class Builder {
     TORCH_CHECK(tensor.defined(), name(), ": the ", role, " is an undefined tensor");
     TORCH_CHECK(tensor.layout() == at::kStrided, name(), ": the ", role, " has layout ",
                 tensor.layout(), "; pass a dense tensor");
-    TORCH_CHECK(
-        tensor.device().is_cpu(), name(), ": the ", role, " is on ", tensor.device(),
-        ", and dda moves tensors on the CPU only; name a backend for that device too, as in "
-        "\"cpu:dda,cuda:nccl\"");
+    const at::Device device = tensor.device();
+    TORCH_CHECK(device.is_cpu() || device.is_cuda(), name(), ": the ", role, " is on ", device,
+                ", and dda moves tensors on CPUs and GPUs; name a backend for that device too");
+    const bool first = op_.in.empty() && op_.out.empty();
+    if (!first) {
+      const at::Tensor& other = op_.in.empty() ? op_.out[0] : op_.in[0];
+      TORCH_CHECK(device == other.device(), name(), ": the ", role, " is on ", device,
+                  " and another tensor on ", other.device(), "; all must be on one device");
+    }
     const std::optional<DType> dtype = to_dtype(tensor.scalar_type());
     TORCH_CHECK(dtype, name(), ": the ", role, " is of dtype ", tensor.scalar_type(),
                 ", which dda does not move; view it as uint8");
-    const bool first = op_.in.empty() && op_.out.empty();
     TORCH_CHECK(first || *dtype == op_.call.dtype, name(), ": the ", role, " is of dtype ",
                 name_of(*dtype), " and another tensor of ", name_of(op_.call.dtype));
     op_.call.dtype = *dtype;

@@ -47,7 +47,8 @@ c10::intrusive_ptr<c10d::Backend> create_backend(const c10::intrusive_ptr<c10d::
   wanted.parallel = parallel_over_torch;
   try {
     auto group = Group::create(std::make_shared<StoreBootstrap>(store), wanted);
-    return c10::make_intrusive<DdaBackend>(std::move(group), options);
+    return c10::make_intrusive<DdaBackend>(std::move(group),
+                                           make_gpu_side(store, rank, size, options), options);
   } catch (const Error& error) {
     // A rank out of reach: every rank has caught the same.
     if (error.kind() != Error::Kind::kSystem || error.peer() < 0) throw RaisedError(error);

@@ -113,7 +113,7 @@ class FallbackBackend final : public c10d::Backend, public Executor {
 
   void execute(const Operation& operation) override;
   // Gloo has no word for it: the peers run into their timeouts.
-  void refuse(const std::exception&) noexcept override {}
+  void refuse(const std::exception&, bool) noexcept override {}
   calls::Place place() const override { return {getRank(), getSize()}; }
 
  private:

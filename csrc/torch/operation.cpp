@@ -102,14 +102,21 @@ class Staging {
 }  // namespace
 
 void Operation::run(Group& group) const {
+  perform(
+      group.rank(), [&](const Call& call) { raising([&] { group.run(call); }); },
+      [&](const std::exception& error) { refuse(group, error); });
+}
+
+void Operation::perform(int rank, c10::function_ref<void(const Call&)> perform,
+                        c10::function_ref<void(const std::exception&)> refuse) const {
   std::optional<Staging> staging;
   try {
-    staging.emplace(*this, group.rank());
+    staging.emplace(*this, rank);
   } catch (const std::exception& error) {
-    refuse(group, error);
+    refuse(error);
     throw;
   }
-  raising([&] { group.run(staging->call); });
+  perform(staging->call);
   staging->copy_back();
 }
 

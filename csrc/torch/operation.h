@@ -7,6 +7,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <c10/util/FunctionRef.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -28,8 +29,15 @@ struct Operation {
   // Runs the call to its end. Throws RaisedError, and what torch throws while it stages, of which
   // the peers are told.
   void run(Group& group) const;
+  // As run, with `call` for what makes the call, and `refuse` for what tells the peers.
+  void perform(int rank, c10::function_ref<void(const Call&)> call,
+               c10::function_ref<void(const std::exception&)> refuse) const;
   // What Work::result returns.
   std::vector<at::Tensor> results() const;
+
+  bool is_on_gpu() const {
+    return !in.empty() ? in[0].is_cuda() : !out.empty() && out[0].is_cuda();
+  }
 
   Call call;  // all but the pointers and the counts
   c10d::OpType type;

@@ -48,17 +48,19 @@ namespace {
 // A group's backend, held while an operator runs.
 class Target {
  public:
-  explicit Target(const std::string& group_name)
-      : backend_(group_named(group_name)->getBackend(at::kCPU)),
+  Target(const std::string& group_name, at::DeviceType device)
+      : device_(device),
+        backend_(group_named(group_name)->getBackend(device)),
         executor_(dynamic_cast<Executor*>(backend_.get())) {
-    TORCH_CHECK(executor_ != nullptr, "dda: the group '", group_name, "' has the CPU backend '",
-                backend_->getBackendName(), "'; make one with backend=\"dda\", or call dda.",
+    TORCH_CHECK(executor_ != nullptr, "dda: the group '", group_name, "' has the ", device,
+                " backend '", backend_->getBackendName(),
+                "'; make one with backend=\"dda\", or call dda.",
                 "all_reduce(...) and its siblings, which do so");
   }
 
   template <typename Prepare>
   void run(Prepare prepare) const {
-    prepare_and_execute(*executor_, [&] { return prepare(executor_->place()); });
+    prepare_and_execute(*executor_, on_gpu(), [&] { return prepare(executor_->place()); });
   }
   // The result of `make`; what it throws, the peers are told.
   template <typename Make>
@@ -66,14 +68,17 @@ class Target {
     try {
       return make(executor_->place());
     } catch (const std::exception& error) {
-      executor_->refuse(error);
+      executor_->refuse(error, on_gpu());
       throw;
     }
   }
 
-  void refuse(const std::exception& error) const noexcept { executor_->refuse(error); }
+  void refuse(const std::exception& error) const noexcept { executor_->refuse(error, on_gpu()); }
 
  private:
+  bool on_gpu() const { return device_ == at::kCUDA; }
+
+  const at::DeviceType device_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   Executor* executor_;
 };
@@ -91,7 +96,7 @@ std::vector<int64_t> numbers(OptionalSplits splits) {
 
 void all_reduce_out(const at::Tensor& input, std::string_view op, const std::string& group_name,
                     std::string_view algorithm, at::Tensor& out) {
-  Target(group_name).run([&](Place) {
+  Target(group_name, input.device().type()).run([&](Place) {
     return calls::all_reduce(input, out, reduction_of(op), parse_algorithm(algorithm));
   });
 }
@@ -109,21 +114,25 @@ void all_reduce_(at::Tensor& self, std::string_view op, const std::string& group
 }
 
 void reduce_(at::Tensor& self, int64_t root, std::string_view op, const std::string& group_name) {
-  Target(group_name).run([&](Place place) {
+  Target(group_name, self.device().type()).run([&](Place place) {
     return calls::reduce(self, self, reduction_of(op), root, place);
   });
 }
 
 void broadcast_(at::Tensor& self, int64_t root, const std::string& group_name) {
-  Target(group_name).run([&](Place place) { return calls::broadcast(self, root, place); });
+  Target(group_name, self.device().type()).run([&](Place place) {
+    return calls::broadcast(self, root, place);
+  });
 }
 
 void all_gather_out(const at::Tensor& input, const std::string& group_name, at::Tensor& out) {
-  Target(group_name).run([&](Place place) { return calls::all_gather(input, out, place); });
+  Target(group_name, input.device().type()).run([&](Place place) {
+    return calls::all_gather(input, out, place);
+  });
 }
 
 at::Tensor all_gather(const at::Tensor& input, const std::string& group_name) {
-  const Target target(group_name);
+  const Target target(group_name, input.device().type());
   at::Tensor out = target.make([&](Place place) { return new_gathered(input, place.size); });
   target.run([&](Place place) { return calls::all_gather(input, out, place); });
   return out;
@@ -131,14 +140,14 @@ at::Tensor all_gather(const at::Tensor& input, const std::string& group_name) {
 
 void reduce_scatter_out(const at::Tensor& input, std::string_view op, const std::string& group_name,
                         at::Tensor& out) {
-  Target(group_name).run([&](Place place) {
+  Target(group_name, input.device().type()).run([&](Place place) {
     return calls::reduce_scatter(input, out, reduction_of(op), place);
   });
 }
 
 at::Tensor reduce_scatter(const at::Tensor& input, std::string_view op,
                           const std::string& group_name) {
-  const Target target(group_name);
+  const Target target(group_name, input.device().type());
   at::Tensor out = target.make([&](Place place) { return new_scattered(input, place.size); });
   target.run(
       [&](Place place) { return calls::reduce_scatter(input, out, reduction_of(op), place); });
@@ -147,7 +156,7 @@ at::Tensor reduce_scatter(const at::Tensor& input, std::string_view op,
 
 // The root's result has everybody's parts; the others' has no rows.
 at::Tensor gather(const at::Tensor& input, int64_t root, const std::string& group_name) {
-  const Target target(group_name);
+  const Target target(group_name, input.device().type());
   at::Tensor out = target.make(
       [&](Place place) { return new_gathered(input, place.rank == root ? place.size : 0); });
   target.run([&](Place place) {
@@ -160,7 +169,7 @@ at::Tensor gather(const at::Tensor& input, int64_t root, const std::string& grou
 
 void scatter_(at::Tensor& self, const std::optional<at::Tensor>& input, int64_t root,
               const std::string& group_name) {
-  Target(group_name).run([&](Place place) {
+  Target(group_name, self.device().type()).run([&](Place place) {
     std::vector<at::Tensor> parts;
     if (place.rank == root) {
       TORCH_CHECK(input && input->dim() > 0 && self.dim() > 0 &&
@@ -176,14 +185,14 @@ void scatter_(at::Tensor& self, const std::optional<at::Tensor>& input, int64_t 
 void all_to_all_single_out(const at::Tensor& input, OptionalSplits output_splits,
                            OptionalSplits input_splits, const std::string& group_name,
                            at::Tensor& out) {
-  Target(group_name).run([&](Place place) {
+  Target(group_name, input.device().type()).run([&](Place place) {
     return calls::all_to_all(input, out, numbers(input_splits), numbers(output_splits), place);
   });
 }
 
 at::Tensor all_to_all_single(const at::Tensor& input, OptionalSplits output_splits,
                              OptionalSplits input_splits, const std::string& group_name) {
-  const Target target(group_name);
+  const Target target(group_name, input.device().type());
   at::Tensor out = target.make([&](Place) { return new_exchanged(input, output_splits); });
   target.run([&](Place place) {
     return calls::all_to_all(input, out, numbers(input_splits), numbers(output_splits), place);
@@ -192,15 +201,16 @@ at::Tensor all_to_all_single(const at::Tensor& input, OptionalSplits output_spli
 }
 
 void barrier(const std::string& group_name) {
-  Target(group_name).run([](Place) { return calls::barrier(); });
+  Target(group_name, at::kCPU).run([](Place) { return calls::barrier(); });
 }
 
 // Operators that write to an argument return nothing: torch.compile refuses those that return it.
 }  // namespace
 
-void refuse_in(const std::string& group_name, const std::exception& error) noexcept {
+void refuse_in(const std::string& group_name, const std::exception& error,
+               at::DeviceType device) noexcept {
   try {
-    Target(group_name).refuse(error);
+    Target(group_name, device).refuse(error);
   } catch (const std::exception&) {
     // There is no such group, so nobody waits.
   }
@@ -231,7 +241,7 @@ TORCH_LIBRARY(dda, m) {
   m.def("barrier(str group_name) -> ()", barrier);
 }
 
-TORCH_LIBRARY_IMPL(dda, CPU, m) {
+void implement(torch::Library& m) {
   m.impl("all_reduce", all_reduce);
   m.impl("all_reduce.out", all_reduce_out);
   m.impl("all_reduce_", all_reduce_);
@@ -246,6 +256,9 @@ TORCH_LIBRARY_IMPL(dda, CPU, m) {
   m.impl("all_to_all_single", all_to_all_single);
   m.impl("all_to_all_single.out", all_to_all_single_out);
 }
+
+TORCH_LIBRARY_IMPL(dda, CPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(dda, CUDA, m) { implement(m); }
 
 }  // namespace
 }  // namespace dda

@@ -18,7 +18,8 @@ using OptionalSplits = at::OptionalSymIntArrayRef;
 c10::intrusive_ptr<c10d::ProcessGroup> group_named(const std::string& name);
 
 // Tells the peers in a group that this rank refuses the call that they make; see Group::refuse.
-void refuse_in(const std::string& group_name, const std::exception& error) noexcept;
+void refuse_in(const std::string& group_name, const std::exception& error,
+               at::DeviceType device) noexcept;
 
 // Shapes of results; they are shared by the kernels that compute and those that do not. Both check
 // what can be checked without a group.

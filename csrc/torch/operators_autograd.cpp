@@ -40,7 +40,7 @@ void check_for_all(const at::Tensor& tensor, const std::string& group, Check che
     check();
   } catch (const std::exception& error) {
     const bool is_traced = tensor.is_meta() || tensor.key_set().has(c10::DispatchKey::Python);
-    if (!is_traced) refuse_in(group, error);
+    if (!is_traced) refuse_in(group, error, tensor.device().type());
     throw;
   }
 }

@@ -14,8 +14,9 @@ struct DdaOptions final : c10d::Backend::Options {
   // Virtual in the base class from torch 2.14 on.
   c10::intrusive_ptr<Options> clone() const { return c10::make_intrusive<DdaOptions>(*this); }
 
-  int64_t slot_bytes = 0;  // of each staging slot; 0: DDA_SLOT_BYTES
-  int64_t threads = 0;     // that a large call may use; 0: torch's, at most one a core
+  int64_t slot_bytes = 0;     // of each staging slot; 0: DDA_SLOT_BYTES
+  uint32_t calls_before = 0;  // where call counters begin; tests begin at their wrap
+  int64_t threads = 0;        // that a large call may use; 0: torch's, at most one a core
 };
 
 }  // namespace dda

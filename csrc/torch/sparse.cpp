@@ -13,7 +13,7 @@ std::vector<at::Tensor> gather_parts(Executor& executor, const at::Tensor& mine,
                                      milliseconds timeout) {
   std::vector<at::Tensor> parts;
   for (int r = 0; r < executor.place().size; ++r) parts.push_back(make_part(r));
-  prepare_and_execute(executor, [&] {
+  prepare_and_execute(executor, false, [&] {
     Operation operation = calls::all_gather(mine, parts, executor.place());
     operation.call.timeout = timeout;
     return operation;
@@ -38,7 +38,7 @@ void sparse_all_reduce(Executor& executor, const at::Tensor& tensor, Reduction r
     facts.insert(facts.end(), tensor.sizes().begin(), tensor.sizes().end());
     header = at::tensor(facts, at::kLong);
   } catch (const std::exception& error) {
-    executor.refuse(error);
+    executor.refuse(error, false);
     throw;
   }
   const auto headers =

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from tests.multiprocess import reference
+from tests.multiprocess.harness import device as device
 from tests.multiprocess.harness import run_ranks
 
 SLOT_BYTES = 4096  # so that small tensors are already cut into chunks

@@ -38,6 +38,12 @@ import torch.distributed as dist
 
 BACKEND = os.environ.get("DDA_TEST_BACKEND", "dda")
 
+
+def device() -> torch.device:
+    """Where the tensors under test lie: on the CPU, or on this rank's GPU."""
+    return torch.device(os.environ.get("TEST_DEVICE", "cpu"))
+
+
 _HOST = "127.0.0.1"
 _PRELOAD = [
     "torch",
@@ -146,6 +152,9 @@ def _set_up(job: _Job) -> None:
         os.environ.pop(name, None)
     os.environ.update(job.env)
     torch.set_num_threads(int(job.env.get("OMP_NUM_THREADS", "1")))
+    if device().type == "cuda":
+        torch.cuda.set_device(job.rank % torch.cuda.device_count())
+        torch.set_default_device("cuda")  # of all tensors that a test makes without saying where
     if job.package_dir is not None:
         sys.path.insert(0, job.package_dir)
     if job.backend is None:
@@ -240,7 +249,8 @@ class Ranks:
         prefix = f"run{next(_run_numbers)}"
         self._ranks: list[_Rank] = []
         for rank in range(world):
-            own_env = env if isinstance(env, dict) else env[rank] if env else {}
+            own_env = dict(env if isinstance(env, dict) else env[rank] if env else {})
+            own_env["TEST_DEVICE"] = str(device())
             job = _Job(
                 fn, args, rank, world, backend, _store().port, prefix, group_timeout, own_env,
                 os.fspath(package_dir) if package_dir is not None else None,

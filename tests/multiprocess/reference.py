@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from tests.multiprocess.harness import device
+
 INTEGERS = (
     torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64,
     torch.int64,
@@ -72,7 +74,7 @@ def is_defined(op: str, dtype: torch.dtype) -> bool:
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of the elements, in order."""
-    flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu")
     return flat.copy_(tensor.detach().reshape(-1)).view(torch.uint8)
 
 
@@ -107,7 +109,9 @@ def values(
         size = dtype.itemsize
         raw = torch.from_numpy(random.integers(0, 256, n * size, dtype=np.uint8))
         return (
-            raw.view(dtype).reshape(tuple(shape)) if n else torch.empty(tuple(shape), dtype=dtype)
+            raw.view(dtype).reshape(tuple(shape))
+            if n
+            else torch.empty(tuple(shape), dtype=dtype, device="cpu")
         )
     if dtype == torch.bool:
         return torch.from_numpy(random.integers(0, 2, n).astype(bool)).reshape(tuple(shape))
@@ -129,12 +133,13 @@ def canonical(tensor: torch.Tensor, nan: torch.Tensor | None = None) -> torch.Te
         return torch.view_as_complex(canonical(torch.view_as_real(tensor)))
     word = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     nan = tensor.isnan() if nan is None else nan
-    pattern = torch.tensor(CANONICAL_NAN[tensor.dtype], dtype=word)
+    pattern = torch.tensor(CANONICAL_NAN[tensor.dtype], dtype=word, device=tensor.device)
     return torch.where(nan, pattern, tensor.contiguous().view(word)).view(tensor.dtype)
 
 
 def reduced(parts: Sequence[torch.Tensor], op: str) -> torch.Tensor:
-    """The elementwise reduction of one tensor a rank, in rank order."""
+    """The elementwise reduction of one tensor a rank, in rank order, computed on the CPU."""
+    parts = [part.cpu() for part in parts]
     dtype = parts[0].dtype
     if len(parts) == 1 and op != "premul_sum":
         return parts[0].clone()
@@ -246,7 +251,8 @@ def place(content: torch.Tensor, layout: str = "plain") -> Placed:
     room = 2 * max(n, 1) + 2 * pad
     size = content.element_size()
     guard = 1 if content.dtype == torch.bool else _GUARD
-    block = torch.full((room * size,), guard, dtype=torch.uint8).view(content.dtype)
+    block = torch.full((room * size,), guard, dtype=torch.uint8, device=device())
+    block = block.view(content.dtype)
     stride = list(torch.empty(shape, device="meta").stride())
     offset = 0
     if layout == "offset":

@@ -57,7 +57,7 @@ def check(rank: int, world: int, case: Case) -> None:
         out.view[rank].copy_(parts[rank])
         dist.all_gather_into_tensor(out.view, out.view[rank])
     elif case.how == "coalesced":
-        with dist._coalescing_manager(device=torch.device("cpu")):
+        with dist._coalescing_manager(device=c.device()):
             dist.all_gather_into_tensor(out.view, mine.view)
     else:
         work = dist.all_gather_into_tensor(out.view, mine.view, async_op=case.how.endswith("c"))

@@ -55,7 +55,7 @@ def check(rank: int, world: int, case: Case) -> None:
         dda = importlib.import_module("dda")
         dda.all_reduce(given.view, op=case.op, out=given.view, algorithm=how)
     elif how == "coalesced":
-        with dist._coalescing_manager(device=torch.device("cpu")):
+        with dist._coalescing_manager(device=c.device()):
             dist.all_reduce(given.view, c.torch_op(case.op))
     else:
         work = dist.all_reduce(given.view, c.torch_op(case.op), async_op=how == "async")

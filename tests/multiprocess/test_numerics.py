@@ -38,7 +38,7 @@ def entry_points(rank: int, world: int) -> dict[str, Reduce]:
 
     def coalesced(x: torch.Tensor, op: str) -> torch.Tensor:
         y, z = x.clone(), x.clone()
-        with dist._coalescing_manager(device=torch.device("cpu")):
+        with dist._coalescing_manager(device=c.device()):
             dist.all_reduce(y, c.torch_op(op))
             dist.all_reduce(z, c.torch_op(op))
         assert_same_bits(y, z)

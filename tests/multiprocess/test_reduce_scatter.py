@@ -78,7 +78,7 @@ def check(rank: int, world: int, case: Case) -> None:
     else:
         whole = place(torch.stack(parts[rank]), layout)
         if case.how == "coalesced":
-            with dist._coalescing_manager(device=torch.device("cpu")):
+            with dist._coalescing_manager(device=c.device()):
                 dist.reduce_scatter_tensor(out.view, whole.view, op)
         else:
             is_async = case.how.endswith("c")

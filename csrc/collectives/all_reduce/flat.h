@@ -7,14 +7,13 @@
 #pragma once
 
 #include "collectives/task.h"
-#include "memory/layout.h"
 
 namespace dda {
 
 template <class Block, class Reducer>
-bool all_reduce_flat(Block& b, const Task& t, const Reducer& reducer) {
+DDA_DEVICE bool all_reduce_flat(Block& b, const Task& t, const Reducer& reducer) {
   const unsigned char* const in = t.in.base;
-  const void* sources[kMaxRanks];
+  typename Block::Sources sources;
   for (uint64_t c = 0; c < t.chunks; ++c) {
     const Range r = t.range(b.index(), t.in.count, c);
     reducer.stage(b, c, 0, in + t.offset(r), r.count, t.element);

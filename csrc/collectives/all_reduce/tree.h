@@ -11,15 +11,15 @@
 #pragma once
 
 #include "collectives/task.h"
-#include "memory/layout.h"
 
 namespace dda {
 
 template <class Block, class Reducer>
-bool all_reduce_tree(Block& b, const Task& t, const Reducer& reducer, int receiver = -1) {
+DDA_DEVICE bool all_reduce_tree(Block& b, const Task& t, const Reducer& reducer,
+                                int receiver = -1) {
   const unsigned char* const in = t.in.base;
   const bool writes_outputs = receiver < 0 && b.first() > 1 && b.all_outputs_shared();
-  const void* sources[kMaxRanks];
+  typename Block::Sources sources;
   for (uint64_t c = 0; c < t.chunks; ++c) {
     const Range whole = t.range(b.index(), t.in.count, c);
     const auto slice = [&](int p) { return part_of(whole, p, b.size(), t.element); };

@@ -1,0 +1,239 @@
+// The device interface on a GPU (see device/cpu.h for what each function promises): here all
+// threads of a block do each step together.
+//
+// A rank's signals lie in its own memory and its peers write them, so that a wait polls nearby.
+// Calls are told apart by steps that are counted on for ever in device memory: the host passes no
+// counter, and a captured graph can be replayed. A chunk lies in the next slot of the block's ring;
+// every call begins with a full exchange of signals, so a rank is at most one call ahead and three
+// slots are enough.
+//
+// The high half of each signal has some bits of the call's signature. At the first step of a call
+// they are compared, before anything is read or written.
+#pragma once
+
+#if defined(__HIPCC__)
+#include "device/gpu/hip.cuh"
+#else
+#include "device/gpu/cuda.cuh"
+#endif
+#include "device/gpu/call.h"
+
+namespace dda {
+
+// How a kernel waits, and how it gives up.
+class GpuWatch {
+ public:
+  __device__ explicit GpuWatch(const GpuCall& call)
+      : call_(call),
+        start_(gpu::now_ns()),
+        stop_(reinterpret_cast<uint32_t*>(own() + call.layout.stop)) {}
+
+  __device__ unsigned char* own() const { return call_.arena[call_.rank]; }
+  __device__ bool is_stopped() const { return gpu::load_relaxed(stop_) != 0; }
+
+  // Polls until `ready()`; false if the group was revoked or the time is up.
+  template <class Ready>
+  __device__ bool wait(int p, uint32_t step, Ready ready) {
+    for (uint32_t polls = 1; !ready(); ++polls) {
+      if (polls % kPollsPerLook != 0) continue;
+      if (is_stopped()) return false;
+      if (gpu::load_relaxed(&call_.words->abort) != 0) {
+        gpu::store_relaxed(stop_, 1);
+        return false;
+      }
+      const uint64_t budget =
+          call_.budget_ns != 0 ? call_.budget_ns : gpu::load_relaxed(&call_.words->budget_ns);
+      if (gpu::now_ns() - start_ > budget) {
+        fail(GpuFailure::kTimeout, p, step, call_.signature, 0);
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Revokes the group for this rank; the host tells the peers. The first reason stays.
+  __device__ void fail(GpuFailure::Kind kind, int p, uint32_t step, uint64_t mine,
+                       uint64_t theirs) {
+    if (atomicExch(stop_, 1u) != 0) return;
+    volatile GpuFailure* const f = &call_.words->failure;
+    f->peer = p;
+    f->step = step;
+    f->block = blockIdx.x;
+    f->mine = mine;
+    f->theirs = theirs;
+    __threadfence_system();
+    f->kind = kind;
+    __threadfence_system();
+  }
+
+ private:
+  static constexpr uint32_t kPollsPerLook = 256;
+  const GpuCall& call_;
+  const uint64_t start_;
+  uint32_t* const stop_;
+};
+
+// `bytes` bytes by all threads of the block, in the widest units that both pointers allow.
+template <class Unit>
+__device__ inline void copy_units(void* dst, const void* src, uint64_t bytes) {
+  constexpr int kUnroll = 4;  // loads in flight
+  const uint64_t count = bytes / sizeof(Unit);
+  const uint64_t step = blockDim.x;
+  auto* const to = static_cast<Unit*>(dst);
+  const auto* const from = static_cast<const Unit*>(src);
+  for (uint64_t i = threadIdx.x; i < count; i += kUnroll * step) {
+    Unit v[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (i + u * step < count) v[u] = from[i + u * step];
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (i + u * step < count) to[i + u * step] = v[u];
+    }
+  }
+  const uint64_t done = count * sizeof(Unit);
+  if (threadIdx.x < bytes - done) {
+    static_cast<unsigned char*>(dst)[done + threadIdx.x] =
+        static_cast<const unsigned char*>(src)[done + threadIdx.x];
+  }
+}
+__device__ inline void copy_bytes(void* dst, const void* src, uint64_t bytes) {
+  const auto mix = reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src);
+  if (mix % 16 == 0) return copy_units<uint4>(dst, src, bytes);
+  if (mix % 4 == 0) return copy_units<uint32_t>(dst, src, bytes);
+  if (mix % 2 == 0) return copy_units<uint16_t>(dst, src, bytes);
+  copy_units<unsigned char>(dst, src, bytes);
+}
+
+class GpuBlock {
+ public:
+  using Sources = const void* [kMaxGpuRanks];
+
+  __device__ explicit GpuBlock(const GpuCall& call)
+      : call_(call),
+        watch_(call),
+        state_(reinterpret_cast<BlockState*>(watch_.own() + call.layout.states)[blockIdx.x]),
+        base_(state_.steps),
+        first_slot_(state_.ring_slot) {}
+
+  // Whether the call may run; leaves its signature where a peer that differs can read it.
+  __device__ bool begin() {
+    const bool free = !watch_.is_stopped() && state_.busy == 0;
+    if (!__syncthreads_and(free)) {
+      if (threadIdx.x == 0 && state_.busy != 0) watch_.fail(GpuFailure::kBusy, rank(), 0, 0, 0);
+      return false;
+    }
+    if (threadIdx.x == 0) {
+      state_.busy = 1;
+      signals(rank()).signature = call_.signature;
+    }
+    return true;
+  }
+  __device__ void end(uint64_t chunks) {
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    state_.steps = base_ + step_;
+    state_.ring_slot = static_cast<uint32_t>((first_slot_ + chunks) % slots());
+    state_.busy = 0;
+  }
+
+  __device__ int rank() const { return call_.rank; }
+  __device__ int size() const { return call_.layout.size; }
+  __device__ int index() const { return blockIdx.x; }
+  __device__ uint32_t first() const { return 1; }
+  __device__ int neighbour(int i) const { return (rank() + i) % size(); }
+  __device__ uint32_t slots() const { return call_.layout.slots; }
+
+  __device__ unsigned char* slot(uint64_t c, uint64_t at) const { return in_ring(rank(), c) + at; }
+  __device__ void stage(uint64_t c, uint64_t at, const void* from, uint64_t bytes) const {
+    copy_bytes(slot(c, at), from, bytes);
+  }
+  __device__ const unsigned char* staged(int p, uint64_t c, uint64_t at, uint64_t) const {
+    return in_ring(p, c) + at;
+  }
+  __device__ unsigned char* result(int p) const {
+    return call_.arena[p] + call_.layout.result_at(index());
+  }
+  __device__ bool all_outputs_shared() const { return false; }
+  __device__ unsigned char* output(int, uint64_t) const { return nullptr; }
+
+  __device__ void publish() {
+    __syncthreads();
+    ++step_;
+    const int p = threadIdx.x;
+    if (p >= size() || p == rank()) return;
+    gpu::fence_release();
+    gpu::store_relaxed(&signals(p).from[rank()], tag() << 32 | (base_ + step_));
+  }
+  __device__ bool wait(int p, uint32_t step) {
+    return __syncthreads_and(threadIdx.x != 0 || await(p, base_ + step));
+  }
+  __device__ bool wait_all() { return wait_all(step_); }
+  __device__ bool wait_all(uint32_t step) {
+    const int p = threadIdx.x;
+    return __syncthreads_and(p >= size() || p == rank() || await(p, base_ + step));
+  }
+
+  __device__ void copy(void* dst, const void* src, uint64_t bytes) const {
+    if (dst != src && bytes != 0) copy_bytes(dst, src, bytes);
+  }
+  __device__ void deliver(void* dst, const void* src, uint64_t bytes) const {
+    copy(dst, src, bytes);
+  }
+
+  // The longest part of all ranks, where each knows its own only, after a look at every pair that
+  // concerns this rank; UINT64_MAX if a pair does not agree. One publication.
+  __device__ uint64_t agree_on_longest(uint64_t longest, const Parts& in, const Parts& out) {
+    BlockSignals& mine = signals(rank());
+    if (threadIdx.x < size()) mine.row[threadIdx.x] = in.count_of(threadIdx.x);
+    if (threadIdx.x == 0) mine.longest = longest;
+    publish();
+    if (!wait_all()) return UINT64_MAX;
+    bool agree = true;
+    for (int p = 0; p < size(); ++p) {
+      const uint64_t theirs = signals(p).longest;
+      longest = theirs > longest ? theirs : longest;
+      const int64_t sent = signals(p).row[rank()];
+      const auto expected = static_cast<int64_t>(out.count_of(p));
+      if (sent == expected) continue;
+      agree = false;
+      if (threadIdx.x == 0) watch_.fail(GpuFailure::kRows, p, 0, expected, sent);
+    }
+    return agree ? longest : UINT64_MAX;
+  }
+
+ private:
+  __device__ BlockSignals& signals(int p) const {
+    return reinterpret_cast<BlockSignals*>(call_.arena[p] + call_.layout.signals)[blockIdx.x];
+  }
+  __device__ unsigned char* in_ring(int p, uint64_t c) const {
+    return call_.arena[p] +
+           call_.layout.slot_at(index(), static_cast<uint32_t>((first_slot_ + c) % slots()));
+  }
+  // Some bits of the signature, in which every field has a say.
+  __device__ uint64_t tag() const { return (call_.signature ^ call_.signature >> 31) & 0xffffffff; }
+
+  __device__ bool await(int p, uint32_t target) {
+    uint64_t word = 0;
+    const bool there = watch_.wait(p, target - base_, [&] {
+      word = gpu::load_acquire(&signals(rank()).from[p]);
+      return static_cast<int32_t>(static_cast<uint32_t>(word) - target) >= 0;
+    });
+    if (!there) return false;
+    // Of two ranks that differ, the first to see the other's word sees it at the first step.
+    const bool is_first = target == base_ + 1 && static_cast<uint32_t>(word) == target;
+    if (!is_first || word >> 32 == tag()) return true;
+    watch_.fail(GpuFailure::kMismatch, p, 1, call_.signature, signals(p).signature);
+    return false;
+  }
+
+  const GpuCall& call_;
+  GpuWatch watch_;
+  BlockState& state_;
+  const uint32_t base_;
+  const uint32_t first_slot_;
+  uint32_t step_ = 0;
+};
+
+}  // namespace dda

@@ -1,0 +1,74 @@
+// Entry points: where a launch becomes an algorithm. Included by the files that instantiate them.
+#pragma once
+
+#include "collectives/all_reduce/flat.h"
+#include "collectives/all_reduce/push.h"
+#include "collectives/all_reduce/tree.h"
+#include "collectives/reduce.h"
+#include "collectives/reduce_scatter.h"
+#include "device/gpu/kernels.h"
+#include "device/gpu/push.h"
+#include "device/gpu/reducer.h"
+
+namespace dda::gpu {
+
+template <class E, bool kSum>
+__global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
+    reduce_kernel(const __grid_constant__ GpuCall call) {
+  launch_early();
+  GpuBlock b(call);
+  if (!b.begin()) return;
+  const Task t = task_of(call);
+  const GpuReducer<E, kSum> reducer = {call.op, call.factor};
+  const bool is_tree = call.algorithm == Algorithm::kTree;
+  bool ok = false;
+  if (call.collective == Collective::kReduceScatter) {
+    ok = reduce_scatter(b, t, reducer);
+  } else if (is_tree) {
+    ok = all_reduce_tree(b, t, reducer, call.collective == Collective::kReduce ? t.root : -1);
+  } else if (call.collective == Collective::kReduce) {
+    ok = reduce_flat(b, t, reducer);
+  } else {
+    ok = all_reduce_flat(b, t, reducer);
+  }
+  if (ok) b.end(t.chunks);
+}
+
+template <class E, bool kSum, class Wire>
+__global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
+    push_kernel(const __grid_constant__ GpuCall call) {
+  launch_early();
+  PushBlock<Wire> b(call);
+  if (!b.begin()) return;
+  const GpuReducer<E, kSum> reducer = {call.op, call.factor};
+  all_reduce_push(b, task_of(call), reducer);
+}
+
+template <class E, class Wire>
+GpuKernels kernels_of() {
+  GpuKernels k;
+  k.reduce[0] = reinterpret_cast<const void*>(&reduce_kernel<E, true>);
+  k.reduce[1] = reinterpret_cast<const void*>(&reduce_kernel<E, false>);
+  k.push[0] = reinterpret_cast<const void*>(&push_kernel<E, true, Wire>);
+  k.push[1] = reinterpret_cast<const void*>(&push_kernel<E, false, Wire>);
+  k.payload = Wire::kPayload;
+  return k;
+}
+template <class E>
+GpuKernels float_kernels() {
+  return kernels_of<E, DataWire<E>>();
+}
+template <class E>
+GpuKernels integer_kernels() {
+  return kernels_of<E, FlagWire>();
+}
+
+// By family, so that the files compile side by side; nothing for another family's dtypes.
+GpuKernels float_kernels_of(DType dtype);
+GpuKernels half_kernels_of(DType dtype);
+GpuKernels float8_kernels_of(DType dtype);
+GpuKernels complex_kernels_of(DType dtype);
+GpuKernels short_kernels_of(DType dtype);
+GpuKernels long_kernels_of(DType dtype);
+
+}  // namespace dda::gpu

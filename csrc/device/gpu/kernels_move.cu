@@ -1,0 +1,65 @@
+// The kernel of the collectives that move bytes, and the table of all.
+#include <array>
+
+#include "collectives/all_gather.h"
+#include "collectives/all_to_all.h"
+#include "collectives/rooted.h"
+#include "device/gpu/block.h"
+#include "device/gpu/kernels.cuh"
+
+namespace dda {
+namespace {
+
+__device__ bool move(GpuBlock& b, Task& t, const GpuCall& call) {
+  switch (call.collective) {
+    case Collective::kBarrier:
+      b.publish();
+      return b.wait_all();
+    case Collective::kBroadcast:
+    case Collective::kScatter:
+      return from_root(b, t, call.collective == Collective::kScatter);
+    case Collective::kGather:
+      return to_root(b, t);
+    case Collective::kAllGather:
+      return all_gather(b, t);
+    case Collective::kAllToAll:
+      if (call.uneven) {
+        const uint64_t longest = b.agree_on_longest(t.in.count, t.in, t.out);
+        if (longest == UINT64_MAX) return false;
+        t.chunks = chunks_of(part_of({0, longest}, 0, t.blocks, t.element).count, t.chunk);
+      }
+      return all_to_all(b, t);
+    default:
+      return false;
+  }
+}
+
+__global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
+    move_kernel(const __grid_constant__ GpuCall call) {
+  gpu::launch_early();
+  GpuBlock b(call);
+  if (!b.begin()) return;
+  Task t = task_of(call);
+  if (move(b, t, call)) b.end(t.chunks);
+}
+
+}  // namespace
+
+const void* gpu_move_kernel() { return reinterpret_cast<const void*>(&move_kernel); }
+
+const GpuKernels& gpu_kernels(DType dtype) {
+  static const auto table = [] {
+    std::array<GpuKernels, kNumDTypes> all;
+    for (int d = 0; d < kNumDTypes; ++d) {
+      for (const auto of : {gpu::float_kernels_of, gpu::half_kernels_of, gpu::float8_kernels_of,
+                            gpu::complex_kernels_of, gpu::short_kernels_of, gpu::long_kernels_of}) {
+        const GpuKernels kernels = of(static_cast<DType>(d));
+        if (kernels.push[0] != nullptr) all[d] = kernels;
+      }
+    }
+    return all;
+  }();
+  return table[static_cast<int>(dtype)];
+}
+
+}  // namespace dda

@@ -1,0 +1,391 @@
+#include "engine/gpu_group.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "core/env.h"
+#include "engine/describe.h"
+#include "engine/gpu_watchdog.h"
+#include "engine/validate.h"
+
+namespace dda {
+namespace {
+
+// How long close() waits for launched calls, and again after it has told them to stop.
+constexpr milliseconds kPatience{2000};
+
+// Sums and products of bools are what or and and are.
+ReduceOp op_for(const Call& call) {
+  if (call.dtype != DType::kBool) return call.reduce;
+  switch (call.reduce) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMax:
+      return ReduceOp::kBor;
+    case ReduceOp::kProduct:
+    case ReduceOp::kMin:
+      return ReduceOp::kBand;
+    default:
+      return call.reduce;
+  }
+}
+
+bool is_sum(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
+}
+
+cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+bool is_capturing(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_gpu(cudaStreamIsCapturing(stream_of(stream), &status), "cannot ask about a capture");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// Programmatic dependent launch: from compute capability 9.0 on.
+bool can_launch_early(int device) {
+  int major = 0;
+  check_gpu(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+            "cannot ask a GPU what it is");
+  return major >= 9 && env().early_launch != 0;
+}
+
+void place(Parts& parts, GpuPart& at, bool* listed, bool* counted, const void* base,
+           const void* const* pointers, const int64_t* counts, int size) {
+  parts.base = static_cast<unsigned char*>(const_cast<void*>(base));
+  *listed = pointers != nullptr;
+  *counted = counts != nullptr;
+  uint64_t offset = 0;
+  for (int p = 0; p < size; ++p) {
+    if (pointers != nullptr) {
+      at.pointer[p] = static_cast<unsigned char*>(const_cast<void*>(pointers[p]));
+    }
+    if (counts == nullptr) continue;
+    at.count[p] = counts[p];
+    at.offset[p] = offset;
+    offset += static_cast<uint64_t>(counts[p]) * parts.element;
+  }
+}
+
+std::vector<ArenaView> views_of(const GpuArenas& arenas, const Layout& layout) {
+  std::vector<ArenaView> views;
+  for (const Neighbour& n : arenas.neighbours()) views.push_back({n.segment.data(), &layout});
+  return views;
+}
+
+std::vector<std::shared_ptr<const Life>> lives_of(const GpuArenas& arenas) {
+  std::vector<std::shared_ptr<const Life>> lives;
+  for (const Neighbour& n : arenas.neighbours()) lives.push_back(n.life);
+  return lives;
+}
+
+}  // namespace
+
+GpuGroup::GpuGroup(const GroupOptions& options, int device, const Layout& host_layout,
+                   const GpuLayout& layout, std::shared_ptr<GpuArenas> arenas)
+    : rank_(options.rank),
+      size_(options.size),
+      device_(device),
+      timeout_(options.timeout),
+      made_in_(fork_generation()),
+      host_layout_(host_layout),
+      layout_(layout),
+      arenas_(std::move(arenas)),
+      views_(views_of(*arenas_, host_layout_)),
+      watch_(Watch::Kind::kCalls, rank_, size_, views_.data(), lives_of(*arenas_)),
+      launches_early_(can_launch_early(device)) {
+  set_timeout(options.timeout);
+  const GpuScope scope(device_);
+  cudaEvent_t event = nullptr;
+  check_gpu(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cannot make an event");
+  order_ = event;
+  watch_over(this);
+}
+
+GpuGroup::~GpuGroup() { close(); }
+
+void GpuGroup::check_usable(const char* what) const {
+  const std::string where = std::string(what) + " (call " + std::to_string(number_ + 1) +
+                            ") on rank " + std::to_string(rank_) + ": ";
+  if (fork_generation() != made_in_) {
+    throw Error(Error::Kind::kInvalid, where +
+                                           "this process was forked after the group was made; a "
+                                           "child must make a group of its own");
+  }
+  if (watch_.is_closed()) {
+    throw Error(Error::Kind::kAborted, where + "the group was destroyed; make a new one");
+  }
+  if (!watch_.is_revoked()) return;
+  const Failure failure = watch_.failure();
+  throw Error(failure.kind,
+              where + failure.why +
+                  ". The group cannot be used any more; destroy it and make a new one. What calls "
+                  "since then have written is not to be used",
+              failure.culprit);
+}
+
+GpuCall GpuGroup::prepare(const Call& call, const GpuPlan& plan, uint64_t signature) const {
+  GpuCall c;
+  for (int p = 0; p < size_; ++p) c.arena[p] = arenas_->base(p);
+  c.layout = layout_;
+  c.rank = rank_;
+  c.collective = call.collective;
+  c.op = op_for(call);
+  c.algorithm = plan.algorithm;
+  c.uneven = call.collective == Collective::kAllToAll && call.in_counts != nullptr;
+  Task& t = c.task;
+  t.element = t.in.element = t.out.element = size_of(call.dtype);
+  t.chunk = plan.chunk;
+  t.chunks = plan.chunks;
+  t.blocks = plan.blocks;
+  t.root = call.root;
+  t.in.count = t.out.count = c.uneven ? longest_part(call, size_) : call.count;
+  t.in.whole = is_input_whole(call.collective);
+  t.out.whole = is_output_whole(call.collective);
+  place(t.in, c.in, &c.in_listed, &c.in_counted, call.in, call.in_parts,
+        t.in.whole ? nullptr : call.in_counts, size_);
+  place(t.out, c.out, &c.out_listed, &c.out_counted, call.out, call.out_parts,
+        t.out.whole ? nullptr : call.out_counts, size_);
+  c.factor = call.factor;
+  c.signature = signature;
+  c.budget_ns = static_cast<uint64_t>(std::max<int64_t>(call.timeout.count(), 0)) * 1'000'000;
+  c.words = arenas_->words();
+  return c;
+}
+
+void GpuGroup::launch(const Call& call, void* stream) {
+  const char* const what = name_of(call.collective);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  check_usable(what);
+  const std::string problem = find_problem_in(call, size_);
+  if (!problem.empty()) {
+    log(++number_, Signature::refused().word);
+    throw Error(Error::Kind::kInvalid,
+                std::string(what) + " on rank " + std::to_string(rank_) + ": " + problem);
+  }
+  const uint64_t signature = sign(call, size_).word;
+  const bool uneven = call.collective == Collective::kAllToAll && call.in_counts != nullptr;
+  const uint64_t longest = longest_part(call, size_);
+  if (longest == 0 && !uneven && call.collective != Collective::kBarrier) {
+    return log(++number_, signature);  // nobody has anything to wait for
+  }
+  const GpuKernels& kernels = gpu_kernels(call.dtype);
+  const GpuPlan plan = choose_gpu(call.collective, call.algorithm, longest, size_of(call.dtype),
+                                  kernels.payload, uneven, layout_);
+  GpuCall parameters = prepare(call, plan, signature);
+  const int which = is_sum(parameters.op) ? 0 : 1;
+  const void* const kernel = !reduces(call.collective) ? gpu_move_kernel()
+                             : plan.pushes             ? kernels.push[which]
+                                                       : kernels.reduce[which];
+  const bool capturing = is_capturing(stream);
+  follow_last(stream, capturing);
+  if (capturing) keep_for_graph(stream);
+
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(plan.blocks);
+  config.blockDim = dim3(plan.threads);
+  config.stream = stream_of(stream);
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = launches_early_ ? 1 : 0;
+  void* arguments[] = {&parameters};
+  check_gpu(cudaLaunchKernelExC(&config, kernel, arguments), "cannot launch a collective");
+  log(++number_, signature);
+}
+
+// Calls of two streams must not meet in the arena.
+void GpuGroup::follow_last(void* stream, bool capturing) {
+  if (capturing) return;  // when its replays run is for their owner to order
+  if (has_launched_ && stream != last_stream_ && !is_capturing(last_stream_)) {
+    auto* const order = static_cast<cudaEvent_t>(order_);
+    check_gpu(cudaEventRecord(order, stream_of(last_stream_)), "cannot order two streams");
+    check_gpu(cudaStreamWaitEvent(stream_of(stream), order, 0), "cannot order two streams");
+  }
+  last_stream_ = stream;
+  has_launched_ = true;
+}
+
+// A graph may be replayed after the group was closed: the arenas live as long as it does.
+void GpuGroup::keep_for_graph(void* stream) {
+  cudaStreamCaptureStatus status;
+  unsigned long long id = 0;
+  cudaGraph_t graph = nullptr;
+#if CUDART_VERSION >= 13000
+  const cudaError_t asked =
+      cudaStreamGetCaptureInfo(stream_of(stream), &status, &id, &graph, nullptr, nullptr, nullptr);
+#else
+  const cudaError_t asked =
+      cudaStreamGetCaptureInfo_v2(stream_of(stream), &status, &id, &graph, nullptr, nullptr);
+#endif
+  check_gpu(asked, "cannot ask about a capture");
+  if (id == last_capture_) return;
+  last_capture_ = id;
+  const auto drop = [](void* kept) { delete static_cast<std::shared_ptr<GpuArenas>*>(kept); };
+  cudaUserObject_t object = nullptr;
+  check_gpu(cudaUserObjectCreate(&object, new std::shared_ptr<GpuArenas>(arenas_), drop, 1,
+                                 cudaUserObjectNoDestructorSync),
+            "cannot tie a group to a graph");
+  check_gpu(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
+            "cannot tie a group to a graph");
+}
+
+// Tells the peers what this rank has called, so that they can compare.
+void GpuGroup::log(uint64_t number, uint64_t signature) {
+  GpuRecord& mine = arenas_->record(rank_);
+  GpuRecord::Call& entry = mine.log[number % GpuRecord::kLogged];
+  entry.number.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  entry.signature.store(signature, std::memory_order_relaxed);
+  entry.number.store(number, std::memory_order_release);
+  mine.calls.store(number, std::memory_order_release);
+}
+
+void GpuGroup::refuse(const std::string& why) noexcept {
+  if (fork_generation() != made_in_) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (watch_.is_closed() || watch_.is_revoked()) return;
+  GpuRecord& mine = arenas_->record(rank_);
+  std::strncpy(mine.why, why.c_str(), sizeof(mine.why) - 1);
+  mine.refused.store(number_ + 1, std::memory_order_release);
+  log(++number_, Signature::refused().word);
+}
+
+void GpuGroup::look() noexcept {
+  report_failure();
+  if (!watch_.is_revoked()) compare_logs();
+  if (!watch_.is_revoked()) look_for_leavers();
+  if (!watch_.is_whole() && watch_.is_revoked()) arenas_->words()->abort = 1;
+}
+
+void GpuGroup::report_failure() {
+  const volatile GpuFailure& f = arenas_->words()->failure;
+  if (has_reported_ || f.kind == GpuFailure::kNone) return;
+  has_reported_ = true;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const std::string peer = "rank " + std::to_string(f.peer);
+  const std::string me = "rank " + std::to_string(rank_);
+  switch (f.kind) {
+    case GpuFailure::kMismatch:
+      return watch_.revoke(Error::Kind::kMismatch, f.peer,
+                           peer + " called " + Signature{f.theirs}.describe() + "; " + me +
+                               " called " + Signature{f.mine}.describe() +
+                               ". All ranks must make the same calls in the same order");
+    case GpuFailure::kRows:
+      return watch_.revoke(Error::Kind::kMismatch, f.peer,
+                           peer + " sends " + std::to_string(f.theirs) + " elements to " + me +
+                               ", which expects " + std::to_string(f.mine) +
+                               ". Input and output splits must agree");
+    case GpuFailure::kBusy:
+      return watch_.revoke(Error::Kind::kInvalid, rank_,
+                           "two calls of the group ran at once on " + me +
+                               "; order the streams on which its graphs are replayed");
+    default: {
+      // The rank that has called least is the one that all wait for.
+      int first = f.peer;
+      for (int p = 0; p < size_; ++p) {
+        const auto calls = [&](int r) { return arenas_->record(r).calls.load(); };
+        if (p != rank_ && calls(p) < calls(first)) first = p;
+      }
+      watch_.revoke(Error::Kind::kTimeout, first,
+                    "Timed out; rank " + std::to_string(first) + " did not come (" + me +
+                        " waited in block " + std::to_string(f.block) + " for step " +
+                        std::to_string(f.step) + ")");
+    }
+  }
+}
+
+void GpuGroup::compare_logs() {
+  const auto logged = [&](int p, uint64_t n, uint64_t* signature) {
+    const GpuRecord::Call& entry = arenas_->record(p).log[n % GpuRecord::kLogged];
+    if (entry.number.load(std::memory_order_acquire) != n) return false;
+    *signature = entry.signature.load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return entry.number.load(std::memory_order_relaxed) == n;
+  };
+  const uint64_t last = number_;
+  if (last - compared_ > GpuRecord::kLogged) compared_ = last - GpuRecord::kLogged;
+  for (; compared_ < last; ++compared_) {
+    const uint64_t n = compared_ + 1;
+    uint64_t mine = 0;
+    if (!logged(rank_, n, &mine)) continue;
+    for (int p = 0; p < size_; ++p) {
+      if (arenas_->record(p).calls.load(std::memory_order_acquire) < n) return;  // later
+      uint64_t theirs = 0;
+      if (!logged(p, n, &theirs) || Signature{mine}.agrees_with({theirs})) continue;
+      const GpuRecord& record = arenas_->record(p);
+      const bool refused = Signature{theirs} == Signature::refused();
+      const bool has_words = record.refused.load(std::memory_order_acquire) == n;
+      const std::string what =
+          refused ? " refused it" + (has_words ? " (" + std::string(record.why) + ")" : "")
+                  : " called " + Signature{theirs}.describe();
+      watch_.revoke(Error::Kind::kMismatch, p,
+                    "in call " + std::to_string(n) + " rank " + std::to_string(p) + what +
+                        "; rank " + std::to_string(rank_) + " called " +
+                        Signature{mine}.describe() +
+                        ". All ranks must make the same calls in the same order");
+      return;
+    }
+  }
+}
+
+void GpuGroup::look_for_leavers() {
+  for (int p = 0; p < size_; ++p) {
+    if (p == rank_ || !watch_.has_left(p)) continue;
+    if (arenas_->record(p).calls.load(std::memory_order_acquire) < number_) watch_.miss(p);
+  }
+}
+
+void GpuGroup::abort(const std::string& why) noexcept {
+  if (fork_generation() == made_in_) watch_.revoke(Error::Kind::kAborted, rank_, why);
+}
+
+void GpuGroup::set_timeout(milliseconds timeout) {
+  timeout_ = timeout;
+  const int64_t ms = std::min(timeout, kLongestTimeout).count();
+  arenas_->words()->budget_ns = static_cast<uint64_t>(ms) * 1'000'000;
+}
+
+void GpuGroup::close() noexcept {
+  if (fork_generation() != made_in_) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (watch_.is_closed()) return;
+    watch_.close();
+  }
+  const GpuScope scope(device_);
+  const auto order = static_cast<cudaEvent_t>(order_);
+  const auto finishes = [&] {
+    for (milliseconds waited{0}; waited < kPatience; ++waited) {
+      if (cudaEventQuery(order) != cudaErrorNotReady) return true;
+      std::this_thread::sleep_for(milliseconds{1});
+    }
+    return false;
+  };
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const bool known = has_launched_ &&
+                     cudaStreamIsCapturing(stream_of(last_stream_), &status) == cudaSuccess &&
+                     status == cudaStreamCaptureStatusNone &&
+                     cudaEventRecord(order, stream_of(last_stream_)) == cudaSuccess;
+  const bool finished = !known || finishes();
+  unwatch(this);
+  arenas_->words()->abort = 1;
+  if (!finished) finishes();
+  cudaEventDestroy(order);
+  cudaGetLastError();  // nothing of this is the next caller's
+  arenas_.reset();
+  GpuArenas::sweep();
+}
+
+std::string GpuGroup::error() const {
+  return watch_.is_revoked() ? watch_.failure().why : std::string();
+}
+
+Explanation GpuGroup::explain(Collective collective, uint64_t bytes) const {
+  return explain_gpu(collective, bytes, layout_);
+}
+
+}  // namespace dda
