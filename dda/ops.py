@@ -237,9 +237,7 @@ def set_timeout(timeout: float | timedelta, group: ProcessGroup | None = None) -
     any_backend_of(group).set_timeout(timeout)
 
 
-def warmup(
-    group: ProcessGroup | None = None, device: str | torch.device | None = None
-) -> None:
+def warmup(group: ProcessGroup | None = None, device: str | torch.device | None = None) -> None:
     """Does now what a group does at its first call. Collective.
 
     Args:

@@ -55,7 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if metafunc.definition.path.name in _ON_BOTH_DEVICES:
+    definition = metafunc.definition
+    if definition.path.name in _ON_BOTH_DEVICES and not definition.get_closest_marker("cpu"):
         on_gpu = pytest.param("cuda", marks=pytest.mark.gpu)
         metafunc.parametrize("kind_of_device", ["cpu", on_gpu], indirect=True)
 

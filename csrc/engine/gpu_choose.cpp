@@ -5,6 +5,7 @@
 
 #include "core/partition.h"
 #include "device/gpu/kernels.h"
+#include "engine/validate.h"
 
 namespace dda {
 namespace {
@@ -42,8 +43,7 @@ GpuPlan choose_gpu(Collective collective, Algorithm asked, uint64_t longest, uin
                    int payload, bool uneven, const GpuLayout& layout) {
   GpuPlan plan;
   const uint64_t bytes = longest * element;
-  const bool may_push = collective == Collective::kAllReduce && asked != Algorithm::kTree;
-  if (may_push && fits_push(bytes, payload, layout, &plan)) {
+  if (!uneven && asked != Algorithm::kTree && fits_push(bytes, payload, layout, &plan)) {
     plan.pushes = true;
     plan.chunk = std::max<uint64_t>(1, longest);
     return plan;
@@ -69,13 +69,13 @@ GpuPlan choose_gpu(Collective collective, Algorithm asked, uint64_t longest, uin
 
 Explanation explain_gpu(Collective collective, uint64_t bytes, const GpuLayout& layout) {
   const uint64_t part = has_part_a_rank(collective) ? bytes / layout.size : bytes;
-  const GpuPlan plan = choose_gpu(collective, Algorithm::kAuto, part, 1, kPackBytes, false, layout);
+  const int payload = reduces(collective) ? kPackBytes : kMovePayload;
+  const GpuPlan plan = choose_gpu(collective, Algorithm::kAuto, part, 1, payload, false, layout);
   Explanation e;
   e.algorithm = name_of(plan.algorithm);
   e.blocks = plan.blocks;
   e.chunk_bytes = plan.chunk;
-  e.reason = plan.pushes ? "pushed: the data is its own signal (integers take this way up to half "
-                           "the size)"
+  e.reason = plan.pushes ? "pushed in one hop: the data is its own signal"
                          : "through staging slots of " + std::to_string(layout.slot_bytes) +
                                " bytes, " + std::to_string(plan.chunks) + " chunks a block";
   e.reason += "; " + std::to_string(plan.threads) + " threads a block";

@@ -22,7 +22,7 @@ void load_kernels() {
     if (kernel == nullptr) return;
     check_gpu(cudaFuncGetAttributes(&attributes, kernel), "dda has no kernels for this GPU");
   };
-  load(gpu_move_kernel());
+  for (const bool pushes : {false, true}) load(gpu_move_kernel(pushes));
   for (int d = 0; d < kNumDTypes; ++d) {
     const GpuKernels& kernels = gpu_kernels(static_cast<DType>(d));
     for (const int which : {0, 1}) {
@@ -84,8 +84,10 @@ std::shared_ptr<GpuGroup> GpuGroup::create(Bootstrap& store, const GroupOptions&
   exchange.attempt([&] {
     const GpuScope scope(device);
     load_kernels();
-    arenas = std::make_shared<GpuArenas>(device, options.rank, layout, std::move(neighbours),
-                                         record_at, options.calls_before);
+    arenas = std::make_shared<GpuArenas>(
+        device, options.rank, layout,
+        std::make_shared<const std::vector<Neighbour>>(std::move(neighbours)), record_at,
+        options.calls_before);
   });
   exchange.attempt([&] { arenas->open(nonce); });
   exchange.attempt([&] { arenas->prove(nonce); });

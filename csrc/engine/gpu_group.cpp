@@ -8,6 +8,7 @@
 
 #include "core/env.h"
 #include "engine/describe.h"
+#include "engine/gpu_call.h"
 #include "engine/gpu_watchdog.h"
 #include "engine/validate.h"
 
@@ -17,31 +18,28 @@ namespace {
 // How long close() waits for launched calls, and again after it has told them to stop.
 constexpr milliseconds kPatience{2000};
 
-// Sums and products of bools are what or and and are.
-ReduceOp op_for(const Call& call) {
-  if (call.dtype != DType::kBool) return call.reduce;
-  switch (call.reduce) {
-    case ReduceOp::kSum:
-    case ReduceOp::kMax:
-      return ReduceOp::kBor;
-    case ReduceOp::kProduct:
-    case ReduceOp::kMin:
-      return ReduceOp::kBand;
-    default:
-      return call.reduce;
-  }
-}
-
 bool is_sum(ReduceOp op) {
   return op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
 }
 
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-bool is_capturing(void* stream) {
+// `id` is 0 where nothing is captured.
+GpuGroup::Capture capture_of(void* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check_gpu(cudaStreamIsCapturing(stream_of(stream), &status), "cannot ask about a capture");
-  return status != cudaStreamCaptureStatusNone;
+  if (status == cudaStreamCaptureStatusNone) return {};
+  unsigned long long id = 0;
+  cudaGraph_t graph = nullptr;
+#if CUDART_VERSION >= 13000
+  const cudaError_t asked =
+      cudaStreamGetCaptureInfo(stream_of(stream), &status, &id, &graph, nullptr, nullptr, nullptr);
+#else
+  const cudaError_t asked =
+      cudaStreamGetCaptureInfo_v2(stream_of(stream), &status, &id, &graph, nullptr, nullptr);
+#endif
+  check_gpu(asked, "cannot ask about a capture");
+  return {id, graph};
 }
 
 // Programmatic dependent launch: from compute capability 9.0 on.
@@ -52,33 +50,26 @@ bool can_launch_early(int device) {
   return major >= 9 && env().early_launch != 0;
 }
 
-void place(Parts& parts, GpuPart& at, bool* listed, bool* counted, const void* base,
-           const void* const* pointers, const int64_t* counts, int size) {
-  parts.base = static_cast<unsigned char*>(const_cast<void*>(base));
-  *listed = pointers != nullptr;
-  *counted = counts != nullptr;
-  uint64_t offset = 0;
-  for (int p = 0; p < size; ++p) {
-    if (pointers != nullptr) {
-      at.pointer[p] = static_cast<unsigned char*>(const_cast<void*>(pointers[p]));
-    }
-    if (counts == nullptr) continue;
-    at.count[p] = counts[p];
-    at.offset[p] = offset;
-    offset += static_cast<uint64_t>(counts[p]) * parts.element;
-  }
-}
-
-std::vector<ArenaView> views_of(const GpuArenas& arenas, const Layout& layout) {
+std::vector<ArenaView> views_of(const std::vector<Neighbour>& neighbours, const Layout& layout) {
   std::vector<ArenaView> views;
-  for (const Neighbour& n : arenas.neighbours()) views.push_back({n.segment.data(), &layout});
+  for (const Neighbour& n : neighbours) views.push_back({n.segment.data(), &layout});
   return views;
 }
 
-std::vector<std::shared_ptr<const Life>> lives_of(const GpuArenas& arenas) {
+std::vector<std::shared_ptr<const Life>> lives_of(const std::vector<Neighbour>& neighbours) {
   std::vector<std::shared_ptr<const Life>> lives;
-  for (const Neighbour& n : arenas.neighbours()) lives.push_back(n.life);
+  for (const Neighbour& n : neighbours) lives.push_back(n.life);
   return lives;
+}
+
+// All that a group of one rank has to do.
+void copy_own(const Call& call, uint64_t count, void* stream) {
+  const void* const from = call.in_parts != nullptr ? call.in_parts[0] : call.in;
+  void* const to = call.out_parts != nullptr ? call.out_parts[0] : call.out;
+  if (from == to || from == nullptr || to == nullptr) return;
+  check_gpu(cudaMemcpyAsync(to, from, count * size_of(call.dtype), cudaMemcpyDeviceToDevice,
+                            stream_of(stream)),
+            "cannot copy on the GPU");
 }
 
 }  // namespace
@@ -93,8 +84,9 @@ GpuGroup::GpuGroup(const GroupOptions& options, int device, const Layout& host_l
       host_layout_(host_layout),
       layout_(layout),
       arenas_(std::move(arenas)),
-      views_(views_of(*arenas_, host_layout_)),
-      watch_(Watch::Kind::kCalls, rank_, size_, views_.data(), lives_of(*arenas_)),
+      neighbours_(arenas_->neighbours()),
+      views_(views_of(*neighbours_, host_layout_)),
+      watch_(Watch::Kind::kCalls, rank_, size_, views_.data(), lives_of(*neighbours_)),
       launches_early_(can_launch_early(device)) {
   set_timeout(options.timeout);
   const GpuScope scope(device_);
@@ -126,35 +118,6 @@ void GpuGroup::check_usable(const char* what) const {
               failure.culprit);
 }
 
-GpuCall GpuGroup::prepare(const Call& call, const GpuPlan& plan, uint64_t signature) const {
-  GpuCall c;
-  for (int p = 0; p < size_; ++p) c.arena[p] = arenas_->base(p);
-  c.layout = layout_;
-  c.rank = rank_;
-  c.collective = call.collective;
-  c.op = op_for(call);
-  c.algorithm = plan.algorithm;
-  c.uneven = call.collective == Collective::kAllToAll && call.in_counts != nullptr;
-  Task& t = c.task;
-  t.element = t.in.element = t.out.element = size_of(call.dtype);
-  t.chunk = plan.chunk;
-  t.chunks = plan.chunks;
-  t.blocks = plan.blocks;
-  t.root = call.root;
-  t.in.count = t.out.count = c.uneven ? longest_part(call, size_) : call.count;
-  t.in.whole = is_input_whole(call.collective);
-  t.out.whole = is_output_whole(call.collective);
-  place(t.in, c.in, &c.in_listed, &c.in_counted, call.in, call.in_parts,
-        t.in.whole ? nullptr : call.in_counts, size_);
-  place(t.out, c.out, &c.out_listed, &c.out_counted, call.out, call.out_parts,
-        t.out.whole ? nullptr : call.out_counts, size_);
-  c.factor = call.factor;
-  c.signature = signature;
-  c.budget_ns = static_cast<uint64_t>(std::max<int64_t>(call.timeout.count(), 0)) * 1'000'000;
-  c.words = arenas_->words();
-  return c;
-}
-
 void GpuGroup::launch(const Call& call, void* stream) {
   const char* const what = name_of(call.collective);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -165,23 +128,30 @@ void GpuGroup::launch(const Call& call, void* stream) {
     throw Error(Error::Kind::kInvalid,
                 std::string(what) + " on rank " + std::to_string(rank_) + ": " + problem);
   }
-  const uint64_t signature = sign(call, size_).word;
-  const bool uneven = call.collective == Collective::kAllToAll && call.in_counts != nullptr;
+  const bool uneven = has_splits(call);
+  const uint64_t signature = sign_for_gpu(call, size_);
   const uint64_t longest = longest_part(call, size_);
   if (longest == 0 && !uneven && call.collective != Collective::kBarrier) {
     return log(++number_, signature);  // nobody has anything to wait for
   }
+  if (size_ == 1 && !(reduces(call.collective) && call.reduce == ReduceOp::kPremulSum)) {
+    copy_own(call, longest, stream);
+    return log(++number_, signature);
+  }
   const GpuKernels& kernels = gpu_kernels(call.dtype);
+  const int payload = reduces(call.collective) ? kernels.payload : kMovePayload;
   const GpuPlan plan = choose_gpu(call.collective, call.algorithm, longest, size_of(call.dtype),
-                                  kernels.payload, uneven, layout_);
-  GpuCall parameters = prepare(call, plan, signature);
+                                  payload, uneven, layout_);
+  GpuCall parameters = write_down(call, plan, layout_);
+  for (int p = 0; p < size_; ++p) parameters.arena[p] = arenas_->base(p);
+  parameters.rank = rank_;
+  parameters.signature = signature;
+  parameters.words = arenas_->words();
   const int which = is_sum(parameters.op) ? 0 : 1;
-  const void* const kernel = !reduces(call.collective) ? gpu_move_kernel()
+  const void* const kernel = !reduces(call.collective) ? gpu_move_kernel(plan.pushes)
                              : plan.pushes             ? kernels.push[which]
                                                        : kernels.reduce[which];
-  const bool capturing = is_capturing(stream);
-  follow_last(stream, capturing);
-  if (capturing) keep_for_graph(stream);
+  follow_last(stream, capture_of(stream));
 
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(plan.blocks);
@@ -197,39 +167,33 @@ void GpuGroup::launch(const Call& call, void* stream) {
   log(++number_, signature);
 }
 
-// Calls of two streams must not meet in the arena.
-void GpuGroup::follow_last(void* stream, bool capturing) {
-  if (capturing) return;  // when its replays run is for their owner to order
-  if (has_launched_ && stream != last_stream_ && !is_capturing(last_stream_)) {
+// Calls of two streams must not meet in the arena: of those that are captured into one graph, and
+// of those that are not captured. When a graph runs is for its owner to order.
+void GpuGroup::follow_last(void* stream, const Capture& capture) {
+  void*& last = capture.id != 0 ? last_captured_ : last_stream_;
+  if (last != stream && (capture.id != 0 ? capture.id == last_capture_ : has_launched_)) {
     auto* const order = static_cast<cudaEvent_t>(order_);
-    check_gpu(cudaEventRecord(order, stream_of(last_stream_)), "cannot order two streams");
+    check_gpu(cudaEventRecord(order, stream_of(last)), "cannot order two streams");
     check_gpu(cudaStreamWaitEvent(stream_of(stream), order, 0), "cannot order two streams");
   }
-  last_stream_ = stream;
-  has_launched_ = true;
+  last = stream;
+  if (capture.id == 0) {
+    has_launched_ = true;
+  } else if (capture.id != last_capture_) {
+    last_capture_ = capture.id;
+    keep_for(static_cast<cudaGraph_t>(capture.graph));
+  }
 }
 
 // A graph may be replayed after the group was closed: the arenas live as long as it does.
-void GpuGroup::keep_for_graph(void* stream) {
-  cudaStreamCaptureStatus status;
-  unsigned long long id = 0;
-  cudaGraph_t graph = nullptr;
-#if CUDART_VERSION >= 13000
-  const cudaError_t asked =
-      cudaStreamGetCaptureInfo(stream_of(stream), &status, &id, &graph, nullptr, nullptr, nullptr);
-#else
-  const cudaError_t asked =
-      cudaStreamGetCaptureInfo_v2(stream_of(stream), &status, &id, &graph, nullptr, nullptr);
-#endif
-  check_gpu(asked, "cannot ask about a capture");
-  if (id == last_capture_) return;
-  last_capture_ = id;
+void GpuGroup::keep_for(void* graph) {
   const auto drop = [](void* kept) { delete static_cast<std::shared_ptr<GpuArenas>*>(kept); };
   cudaUserObject_t object = nullptr;
   check_gpu(cudaUserObjectCreate(&object, new std::shared_ptr<GpuArenas>(arenas_), drop, 1,
                                  cudaUserObjectNoDestructorSync),
             "cannot tie a group to a graph");
-  check_gpu(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
+  check_gpu(cudaGraphRetainUserObject(static_cast<cudaGraph_t>(graph), object, 1,
+                                      cudaGraphUserObjectMove),
             "cannot tie a group to a graph");
 }
 
@@ -344,6 +308,8 @@ void GpuGroup::abort(const std::string& why) noexcept {
 }
 
 void GpuGroup::set_timeout(milliseconds timeout) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (watch_.is_closed()) return;
   timeout_ = timeout;
   const int64_t ms = std::min(timeout, kLongestTimeout).count();
   arenas_->words()->budget_ns = static_cast<uint64_t>(ms) * 1'000'000;

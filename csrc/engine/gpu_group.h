@@ -47,14 +47,19 @@ class GpuGroup {
   // For the watchdog: looks at the peers and at what the kernels reported.
   void look() noexcept;
 
+  // What a stream is being captured into.
+  struct Capture {
+    uint64_t id = 0;
+    void* graph = nullptr;  // a cudaGraph_t
+  };
+
   GpuGroup(const GroupOptions& options, int device, const Layout& host_layout,
            const GpuLayout& layout, std::shared_ptr<GpuArenas> arenas);
 
  private:
   void check_usable(const char* what) const;
-  GpuCall prepare(const Call& call, const GpuPlan& plan, uint64_t signature) const;
-  void follow_last(void* stream, bool capturing);
-  void keep_for_graph(void* stream);
+  void follow_last(void* stream, const Capture& capture);
+  void keep_for(void* graph);
   void log(uint64_t number, uint64_t signature);
   void report_failure();
   void compare_logs();
@@ -65,14 +70,16 @@ class GpuGroup {
   const uint32_t made_in_;  // fork_generation() of the process that made it
   const Layout host_layout_;
   const GpuLayout layout_;
-  std::shared_ptr<GpuArenas> arenas_;
+  std::shared_ptr<GpuArenas> arenas_;  // until it is closed
+  const Neighbours neighbours_;
   std::vector<ArenaView> views_;
   Watch watch_;
 
   std::mutex mutex_;  // one launch at a time
   std::atomic<uint64_t> number_{0};
-  void* last_stream_ = nullptr;
+  void* last_stream_ = nullptr;  // of the last call that was not captured
   bool has_launched_ = false;
+  void* last_captured_ = nullptr;  // the stream of the last one that was
   uint64_t last_capture_ = 0;
   const bool launches_early_;
   void* order_ = nullptr;  // a cudaEvent_t

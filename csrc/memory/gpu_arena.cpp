@@ -16,15 +16,15 @@ struct Grave {
   int rank;
   std::vector<unsigned char*> bases;  // a peer's goes first
   GpuHostWords* words;
-  std::vector<Neighbour> neighbours;
+  Neighbours neighbours;
   uint64_t record_at;
 
   GpuRecord& record(int p) const {
-    return *reinterpret_cast<GpuRecord*>(neighbours[p].segment.data() + record_at);
+    return *reinterpret_cast<GpuRecord*>((*neighbours)[p].segment.data() + record_at);
   }
   bool has_let_go(size_t p) const {
     return record(static_cast<int>(p)).unmapped.load(std::memory_order_acquire) != 0 ||
-           !neighbours[p].life->is_alive();
+           !(*neighbours)[p].life->is_alive();
   }
 };
 
@@ -86,8 +86,8 @@ GpuScope::~GpuScope() {
   cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
-GpuArenas::GpuArenas(int device, int rank, const GpuLayout& layout,
-                     std::vector<Neighbour> neighbours, uint64_t record_at, uint32_t calls_before)
+GpuArenas::GpuArenas(int device, int rank, const GpuLayout& layout, Neighbours neighbours,
+                     uint64_t record_at, uint32_t calls_before)
     : rank_(rank),
       device_(device),
       layout_(layout),

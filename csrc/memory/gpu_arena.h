@@ -52,11 +52,14 @@ struct GpuRecord {
   char why[200];
 };
 
+// The ranks' records and lives: of use to a group longer than its arenas.
+using Neighbours = std::shared_ptr<const std::vector<Neighbour>>;
+
 class GpuArenas {
  public:
   // Allocates this rank's arena, with its counters where they stand after `calls_before` calls,
   // and leaves its handle in the record. Collective: `open` comes next.
-  GpuArenas(int device, int rank, const GpuLayout& layout, std::vector<Neighbour> neighbours,
+  GpuArenas(int device, int rank, const GpuLayout& layout, Neighbours neighbours,
             uint64_t record_at, uint32_t calls_before);
   // Frees what is this rank's alone: see graveyard above.
   ~GpuArenas();
@@ -71,9 +74,9 @@ class GpuArenas {
   unsigned char* base(int p) const { return bases_[p]; }
   GpuHostWords* words() const { return words_; }
   GpuRecord& record(int p) const {
-    return *reinterpret_cast<GpuRecord*>(neighbours_[p].segment.data() + record_at_);
+    return *reinterpret_cast<GpuRecord*>((*neighbours_)[p].segment.data() + record_at_);
   }
-  const std::vector<Neighbour>& neighbours() const { return neighbours_; }
+  const Neighbours& neighbours() const { return neighbours_; }
 
   // Frees of the graveyard what can go now.
   static void sweep();
@@ -84,7 +87,7 @@ class GpuArenas {
   int rank_, device_;
   GpuLayout layout_;
   uint64_t record_at_;
-  std::vector<Neighbour> neighbours_;
+  Neighbours neighbours_;
   std::vector<unsigned char*> bases_;
   GpuHostWords* words_ = nullptr;
 };

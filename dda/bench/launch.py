@@ -165,6 +165,8 @@ class Launcher:
             "timeout": options.timeout,
             "algorithm": options.algorithm,
             "symmetric": options.symmetric,
+            "device": options.device,
+            "graph": options.graph,
         }
         self._write_job(job)
         if self.rank == 0:

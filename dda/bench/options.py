@@ -10,7 +10,8 @@ from itertools import product
 
 from dda.bench import cases
 
-LEVELS = ("torch", "engine", "dispatch")
+LEVELS = ("torch", "ops", "engine", "dispatch")
+DEVICES = ("cpu", "cuda")
 ALGORITHMS = ("auto", "flat", "tree")
 MPI_NAMES = ("mpich", "openmpi")
 
@@ -34,7 +35,7 @@ class Spec:
     @property
     def has_data(self) -> bool:
         """Whether results can be checked: the other levels move no data of the caller's."""
-        return self.level == "torch"
+        return self.level in ("torch", "ops")
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Options:
     check: int = 1
     algorithm: str = "auto"
     symmetric: bool = False
+    device: str = "cpu"
+    graph: int = 0  # calls in the shorter of two captured chains; 0: calls are issued one by one
     timeout: float = 300.0
     round_seconds: float = 0.005
     json: str | None = None
@@ -181,7 +184,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=int,
         default=0,
         metavar="N",
-        help="replays of a captured CUDA graph: not on CPUs, 0 only",
+        help="capture chains of N and of 3 N calls, and take the slope; needs --device cuda",
     )
     add("-T", "--timeout", type=float, default=300, metavar="S", help="of one step; default 300")
     add("-J", "--json", metavar="FILE", help="write results as JSON")
@@ -197,10 +200,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--level",
         choices=LEVELS,
         default="torch",
-        help="how dda is called: torch.distributed call to call (the default), a loop in C++, or "
-        "a backend that does nothing (what torch's own dispatch costs)",
+        help="how dda is called: torch.distributed call to call (the default), dda's own function "
+        "of it (ops), a loop in C++ (engine), or a backend that does nothing (dispatch: what "
+        "torch's own calls cost)",
     )
     add("--algorithm", choices=ALGORITHMS, default="auto", help="of dda; default auto")
+    add("--device", choices=DEVICES, default="cpu", help="where the buffers are; default cpu")
     add("--symmetric", action="store_true", help="dda's buffers are symmetric tensors")
     add(
         "--rounds",
@@ -232,10 +237,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
 
 def _options(given: argparse.Namespace, environment: Mapping[str, str]) -> Options:
     world = _world(given.ranks, environment.get("WORLD_SIZE"))
-    if given.graph:
-        raise ValueError("-G captures a CUDA graph, and this version of dda runs on CPUs; leave -G")
-    if given.rounds < 1 or min(given.iters, given.warmup_iters, given.check) < 0:
-        raise ValueError("--rounds must be at least 1, and -n, -w and -c at least 0")
+    if given.graph and given.device != "cuda":
+        raise ValueError("-G captures a CUDA graph; it needs --device cuda")
+    if given.rounds < 1 or min(given.iters, given.warmup_iters, given.check, given.graph) < 0:
+        raise ValueError("--rounds must be at least 1, and -n, -w, -c and -G at least 0")
     if given.stepfactor <= 1 and not given.stepbytes:
         raise ValueError("-f must be greater than 1")
     roots = range(world) if given.root == "-1" else [int(r) for r in given.root.split(",")]
@@ -249,6 +254,10 @@ def _options(given: argparse.Namespace, environment: Mapping[str, str]) -> Optio
     specs = [parse_spec(text, given.level) for text in given.backend.split(",")]
     if len(set(specs)) < len(specs):
         raise ValueError(f"--backend {given.backend}: a backend is named twice")
+    if given.device == "cuda":
+        for spec in specs:
+            if spec.is_mpi or spec.level in ("engine", "dispatch"):
+                raise ValueError(f"--backend {spec}: it is measured on the CPU only")
     if given.algorithm != "auto" and not any(spec.backend == "dda" for spec in specs):
         raise ValueError("--algorithm chooses an algorithm of dda, which --backend does not name")
     if given.collective == "barrier":
@@ -269,6 +278,8 @@ def _options(given: argparse.Namespace, environment: Mapping[str, str]) -> Optio
         check=given.check,
         algorithm=given.algorithm,
         symmetric=given.symmetric,
+        device=given.device,
+        graph=given.graph,
         timeout=given.timeout,
         json=given.json,
         csv=given.csv,

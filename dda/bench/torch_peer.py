@@ -38,7 +38,7 @@ def make_torch_peer(spec: Spec, store: dist.Store, rank: int, world: int, **how:
         store: where the ranks of the group meet.
         rank: of this process.
         world: number of ranks.
-        how: `timeout` in seconds, `algorithm`, `symmetric`.
+        how: `timeout` in seconds, `algorithm`, `symmetric`, `device`, `graph`.
     """
     backend = spec.backend
     if backend == "dda":
@@ -47,7 +47,14 @@ def make_torch_peer(spec: Spec, store: dist.Store, rank: int, world: int, **how:
         backend = NULL_BACKEND
         _register_null_backend()
     timeout = timedelta(seconds=how.pop("timeout"))
+    on_gpu, graph = how.pop("device") == "cuda", how.pop("graph")
+    if on_gpu:
+        torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+    if on_gpu:
+        from dda.bench.cuda_peer import CudaPeer
+
+        return CudaPeer(spec, graph=graph, **how)
     kind = EnginePeer if spec.level == "engine" else TorchPeer
     return kind(spec, **how)
 
@@ -122,8 +129,8 @@ class TorchPeer(Peer):
         case, root, n = self.case, self.case.root, self.world
         is_root = self.rank == root
         op = OPS[case.op]
-        if self.algorithm != "auto":
-            return self._bind_algorithm(send, recv)
+        if self.algorithm != "auto" or self.spec.level == "ops":
+            return self._bind_own(send, recv)
         match case.collective:
             case "all_reduce":
                 call: Callable[[], object] = lambda: dist.all_reduce(recv, op)  # noqa: E731
@@ -152,14 +159,21 @@ class TorchPeer(Peer):
                 return lambda: send_receive(send, recv, (self.rank + 1) % n, (self.rank - 1) % n)
         return dist.barrier
 
-    def _bind_algorithm(self, send: Any, recv: Any) -> Callable[[], object]:
-        """Returns dda's own all_reduce, which takes an algorithm."""
+    def _bind_own(self, send: Any, recv: Any) -> Callable[[], object]:
+        """Returns dda's own function, of which all_reduce takes an algorithm."""
         import dda
 
-        if self.case.collective != "all_reduce":
+        case, algorithm = self.case, self.algorithm
+        op = {"prod": "product"}.get(case.op, case.op)
+        if case.collective == "all_reduce":
+            return lambda: dda.all_reduce(send, op, out=recv, algorithm=algorithm)
+        if algorithm != "auto":
             raise UnsupportedError("--algorithm: only all_reduce has several")
-        algorithm, op = self.algorithm, {"prod": "product"}.get(self.case.op, self.case.op)
-        return lambda: dda.all_reduce(send, op, out=recv, algorithm=algorithm)
+        if case.collective == "all_gather":
+            return lambda: dda.all_gather(send, out=recv)
+        if case.collective == "reduce_scatter":
+            return lambda: dda.reduce_scatter(send, op, out=recv)
+        raise UnsupportedError("level ops: all_reduce, all_gather and reduce_scatter only")
 
 
 class EnginePeer(TorchPeer):

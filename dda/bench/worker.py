@@ -43,6 +43,8 @@ def make_peer(job: dict[str, Any], spec: Spec, rank: int) -> Peer:
         timeout=job["timeout"],
         algorithm=job["algorithm"],
         symmetric=job["symmetric"],
+        device=job["device"],
+        graph=job["graph"],
     )
 
 

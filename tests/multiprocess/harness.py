@@ -51,11 +51,12 @@ _PRELOAD = [
     "torch.distributed.tensor.parallel",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
-    "torch._inductor.compile_fx",
     "numpy",
     "pytest",
     "hypothesis",
 ]
+# It looks for GPUs, and CUDA does not start in a fork of a process that has done so.
+_PRELOAD_WITHOUT_GPUS = ["torch._inductor.compile_fx"]
 _GRACE = 5.0  # seconds that the other ranks have to end once one has failed
 _run_numbers = count()
 
@@ -200,7 +201,8 @@ def _environment(**values: str) -> Iterator[None]:
 @cache
 def _context() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
+    has_gpus = torch.cuda.is_available()
+    context.set_forkserver_preload(_PRELOAD + ([] if has_gpus else _PRELOAD_WITHOUT_GPUS))
     # Ranks import dda themselves, with the environment that the test wants.
     with _environment(TORCH_DEVICE_BACKEND_AUTOLOAD="0", OMP_NUM_THREADS="1"):
         multiprocessing.forkserver.ensure_running()  # type: ignore[attr-defined]

@@ -201,6 +201,7 @@ def one_bad_rank(rank: int, world: int) -> str:
     return message
 
 
+@pytest.mark.cpu
 def test_F10_the_peers_of_a_rank_with_bad_splits_fail_fast() -> None:
     messages = run_ranks(one_bad_rank, 2, timeout=20, group_timeout=600)
     assert "split" in messages[0]
@@ -220,6 +221,7 @@ def receiver_off_by_one(rank: int, world: int) -> str:
     return message
 
 
+@pytest.mark.cpu
 def test_F11_unmatched_splits_name_the_pair_and_both_counts() -> None:
     for message in run_ranks(receiver_off_by_one, 3, timeout=20, group_timeout=600):
         # Rank 1 sends 2 rows of 2 elements to rank 2, which expects 3.

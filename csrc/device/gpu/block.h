@@ -11,12 +11,8 @@
 // they are compared, before anything is read or written.
 #pragma once
 
-#if defined(__HIPCC__)
-#include "device/gpu/hip.cuh"
-#else
-#include "device/gpu/cuda.cuh"
-#endif
 #include "device/gpu/call.h"
+#include "device/gpu/pack.h"
 
 namespace dda {
 
@@ -24,25 +20,24 @@ namespace dda {
 class GpuWatch {
  public:
   __device__ explicit GpuWatch(const GpuCall& call)
-      : call_(call),
-        start_(gpu::now_ns()),
-        stop_(reinterpret_cast<uint32_t*>(own() + call.layout.stop)) {}
+      : call_(call), stop_(reinterpret_cast<uint32_t*>(own() + call.layout.stop)) {}
 
   __device__ unsigned char* own() const { return call_.arena[call_.rank]; }
-  __device__ bool is_stopped() const { return gpu::load_relaxed(stop_) != 0; }
 
-  // Polls until `ready()`; false if the group was revoked or the time is up.
+  // Polls until `ready()`; false if the group was revoked or the time is up. The time runs from
+  // the first look around: most waits end before, and then ask no clock.
   template <class Ready>
   __device__ bool wait(int p, uint32_t step, Ready ready) {
     for (uint32_t polls = 1; !ready(); ++polls) {
       if (polls % kPollsPerLook != 0) continue;
-      if (is_stopped()) return false;
+      if (gpu::load_relaxed(stop_) != 0) return false;
       if (gpu::load_relaxed(&call_.words->abort) != 0) {
         gpu::store_relaxed(stop_, 1);
         return false;
       }
       const uint64_t budget =
           call_.budget_ns != 0 ? call_.budget_ns : gpu::load_relaxed(&call_.words->budget_ns);
+      if (start_ == 0) start_ = gpu::now_ns();
       if (gpu::now_ns() - start_ > budget) {
         fail(GpuFailure::kTimeout, p, step, call_.signature, 0);
         return false;
@@ -69,42 +64,9 @@ class GpuWatch {
  private:
   static constexpr uint32_t kPollsPerLook = 256;
   const GpuCall& call_;
-  const uint64_t start_;
+  uint64_t start_ = 0;
   uint32_t* const stop_;
 };
-
-// `bytes` bytes by all threads of the block, in the widest units that both pointers allow.
-template <class Unit>
-__device__ inline void copy_units(void* dst, const void* src, uint64_t bytes) {
-  constexpr int kUnroll = 4;  // loads in flight
-  const uint64_t count = bytes / sizeof(Unit);
-  const uint64_t step = blockDim.x;
-  auto* const to = static_cast<Unit*>(dst);
-  const auto* const from = static_cast<const Unit*>(src);
-  for (uint64_t i = threadIdx.x; i < count; i += kUnroll * step) {
-    Unit v[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (i + u * step < count) v[u] = from[i + u * step];
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (i + u * step < count) to[i + u * step] = v[u];
-    }
-  }
-  const uint64_t done = count * sizeof(Unit);
-  if (threadIdx.x < bytes - done) {
-    static_cast<unsigned char*>(dst)[done + threadIdx.x] =
-        static_cast<const unsigned char*>(src)[done + threadIdx.x];
-  }
-}
-__device__ inline void copy_bytes(void* dst, const void* src, uint64_t bytes) {
-  const auto mix = reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src);
-  if (mix % 16 == 0) return copy_units<uint4>(dst, src, bytes);
-  if (mix % 4 == 0) return copy_units<uint32_t>(dst, src, bytes);
-  if (mix % 2 == 0) return copy_units<uint16_t>(dst, src, bytes);
-  copy_units<unsigned char>(dst, src, bytes);
-}
 
 class GpuBlock {
  public:
@@ -119,9 +81,8 @@ class GpuBlock {
 
   // Whether the call may run; leaves its signature where a peer that differs can read it.
   __device__ bool begin() {
-    const bool free = !watch_.is_stopped() && state_.busy == 0;
-    if (!__syncthreads_and(free)) {
-      if (threadIdx.x == 0 && state_.busy != 0) watch_.fail(GpuFailure::kBusy, rank(), 0, 0, 0);
+    if (__syncthreads_or(state_.busy != 0)) {
+      if (threadIdx.x == 0) watch_.fail(GpuFailure::kBusy, rank(), 0, 0, 0);
       return false;
     }
     if (threadIdx.x == 0) {
@@ -147,7 +108,7 @@ class GpuBlock {
 
   __device__ unsigned char* slot(uint64_t c, uint64_t at) const { return in_ring(rank(), c) + at; }
   __device__ void stage(uint64_t c, uint64_t at, const void* from, uint64_t bytes) const {
-    copy_bytes(slot(c, at), from, bytes);
+    gpu::copy_bytes(slot(c, at), from, bytes);
   }
   __device__ const unsigned char* staged(int p, uint64_t c, uint64_t at, uint64_t) const {
     return in_ring(p, c) + at;
@@ -176,7 +137,7 @@ class GpuBlock {
   }
 
   __device__ void copy(void* dst, const void* src, uint64_t bytes) const {
-    if (dst != src && bytes != 0) copy_bytes(dst, src, bytes);
+    if (dst != src && bytes != 0) gpu::copy_bytes(dst, src, bytes);
   }
   __device__ void deliver(void* dst, const void* src, uint64_t bytes) const {
     copy(dst, src, bytes);

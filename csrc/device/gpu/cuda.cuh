@@ -75,12 +75,14 @@ __device__ inline uint64_t now_ns() {
   return t;
 }
 
-// Lets the next kernel of the stream begin its launch, then waits until the one before has ended
-// and what it wrote is visible. Without early launch both return at once.
+// Waits until the kernel before in the stream has ended and what it wrote is visible, then lets the
+// next one begin its launch. In this order no more than two kernels of a stream are on the GPU at a
+// time; a longer row of them, all waiting, would keep out the kernels of other ranks or groups that
+// the first one waits for. Without early launch both return at once.
 __device__ inline void launch_early() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 

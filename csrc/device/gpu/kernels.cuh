@@ -2,8 +2,8 @@
 #pragma once
 
 #include "collectives/all_reduce/flat.h"
-#include "collectives/all_reduce/push.h"
 #include "collectives/all_reduce/tree.h"
+#include "collectives/push.h"
 #include "collectives/reduce.h"
 #include "collectives/reduce_scatter.h"
 #include "device/gpu/kernels.h"
@@ -39,9 +39,8 @@ __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
     push_kernel(const __grid_constant__ GpuCall call) {
   launch_early();
   PushBlock<Wire> b(call);
-  if (!b.begin()) return;
   const GpuReducer<E, kSum> reducer = {call.op, call.factor};
-  all_reduce_push(b, task_of(call), reducer);
+  reduce_push(b, task_of(call), {true, call.collective != Collective::kReduce}, reducer);
 }
 
 template <class E, class Wire>

@@ -20,7 +20,9 @@ struct GpuKernels {
 
 // Of a dtype that can be reduced; all nullptr for others.
 const GpuKernels& gpu_kernels(DType dtype);
-// Moves bytes: the collectives that do not reduce.
-const void* gpu_move_kernel();
+// Moves bytes: the collectives that do not reduce; by push, in packs of kMovePayload bytes, or
+// through staging slots.
+inline constexpr int kMovePayload = 8;
+const void* gpu_move_kernel(bool pushes);
 
 }  // namespace dda

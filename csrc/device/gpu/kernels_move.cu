@@ -12,9 +12,6 @@ namespace {
 
 __device__ bool move(GpuBlock& b, Task& t, const GpuCall& call) {
   switch (call.collective) {
-    case Collective::kBarrier:
-      b.publish();
-      return b.wait_all();
     case Collective::kBroadcast:
     case Collective::kScatter:
       return from_root(b, t, call.collective == Collective::kScatter);
@@ -43,9 +40,23 @@ __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
   if (move(b, t, call)) b.end(t.chunks);
 }
 
+static_assert(kMovePayload == FlagWire::kPayload, "what the host is told");
+
+__global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
+    push_move_kernel(const __grid_constant__ GpuCall call) {
+  gpu::launch_early();
+  PushBlock<FlagWire> b(call);
+  const Collective c = call.collective;
+  const bool from_root = c == Collective::kBroadcast || c == Collective::kScatter;
+  move_push(b, task_of(call), {!from_root, c != Collective::kGather});
+}
+
 }  // namespace
 
-const void* gpu_move_kernel() { return reinterpret_cast<const void*>(&move_kernel); }
+const void* gpu_move_kernel(bool pushes) {
+  return pushes ? reinterpret_cast<const void*>(&push_move_kernel)
+                : reinterpret_cast<const void*>(&move_kernel);
+}
 
 const GpuKernels& gpu_kernels(DType dtype) {
   static const auto table = [] {

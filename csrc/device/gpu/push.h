@@ -93,13 +93,28 @@ class PushBlock {
         last_slot_((slot_ + kGenerations - 1) % kGenerations),
         dirty_(state_.dirty[last_slot_]) {}
 
-  __device__ bool begin() const { return !watch_.is_stopped(); }
   __device__ int rank() const { return call_.rank; }
   __device__ int size() const { return call_.layout.size; }
   __device__ int index() const { return blockIdx.x; }
   __device__ uint32_t thread() const { return threadIdx.x; }
   __device__ uint32_t threads() const { return blockDim.x; }
   __device__ int neighbour(int i) const { return (rank() + i) % size(); }
+
+  // At least one: an empty pack says that its sender has come.
+  __device__ static uint32_t packs_of(uint64_t bytes) {
+    return bytes == 0 ? 1 : static_cast<uint32_t>((bytes + kPayload - 1) / kPayload);
+  }
+  __device__ static gpu::Pack nothing() { return {}; }
+  // A pack of the caller's memory, of which `left` bytes are there.
+  __device__ static gpu::Pack read(const void* from, uint64_t left) {
+    return gpu::read_pack<unsigned char, kPayload>(from, left);
+  }
+  __device__ static void write(void* to, const gpu::Pack& pack, uint64_t left) {
+    gpu::write_pack<unsigned char, kPayload>(to, pack, left);
+  }
+  __device__ void copy(void* dst, const void* src, uint64_t bytes) const {
+    if (dst != src && bytes != 0) gpu::copy_bytes(dst, src, bytes);
+  }
 
   // Pack `i` of what this block has for peer p, and of what it gets from peer p.
   __device__ void send(int p, uint32_t i, const gpu::Pack& pack) const {
@@ -121,7 +136,7 @@ class PushBlock {
       }
     }
   }
-  // `packs`: how many came from each peer.
+  // `packs`: how many came from the peer that sent most.
   __device__ void end(uint32_t packs) const {
     __syncthreads();
     if (thread() != 0) return;

@@ -34,46 +34,6 @@ __device__ inline Pack repack(const Values<E, kBytes>& v) {
   return pack;
 }
 
-// `kBytes` bytes at `from`, of which `left` are there; in one access where that is possible.
-template <class Unit, int kBytes>
-__device__ inline Pack read_pack(const void* from, uint64_t left) {
-  Pack pack = {};
-  if (left >= kBytes && reinterpret_cast<uintptr_t>(from) % kBytes == 0) {
-    if constexpr (kBytes == kPackBytes) {
-      const uint4 v = *static_cast<const uint4*>(from);
-      pack = {{v.x, v.y, v.z, v.w}};
-    } else {
-      const uint2 v = *static_cast<const uint2*>(from);
-      pack = {{v.x, v.y, 0, 0}};
-    }
-  } else {
-    Unit units[kPackBytes / sizeof(Unit)] = {};
-#pragma unroll
-    for (int k = 0; k < kBytes / static_cast<int>(sizeof(Unit)); ++k) {
-      if (k * sizeof(Unit) < left) units[k] = static_cast<const Unit*>(from)[k];
-    }
-    memcpy(&pack, units, sizeof(pack));
-  }
-  return pack;
-}
-template <class Unit, int kBytes>
-__device__ inline void write_pack(void* to, const Pack& pack, uint64_t left) {
-  if (left >= kBytes && reinterpret_cast<uintptr_t>(to) % kBytes == 0) {
-    if constexpr (kBytes == kPackBytes) {
-      *static_cast<uint4*>(to) = {pack.word[0], pack.word[1], pack.word[2], pack.word[3]};
-    } else {
-      *static_cast<uint2*>(to) = {pack.word[0], pack.word[1]};
-    }
-  } else {
-    Unit units[kPackBytes / sizeof(Unit)];
-    memcpy(units, &pack, sizeof(pack));
-#pragma unroll
-    for (int k = 0; k < kBytes / static_cast<int>(sizeof(Unit)); ++k) {
-      if (k * sizeof(Unit) < left) static_cast<Unit*>(to)[k] = units[k];
-    }
-  }
-}
-
 template <class E, bool kSum>
 struct GpuReducer {
   using Unit = typename E::Unit;
