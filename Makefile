@@ -15,16 +15,16 @@ PIP := $(INSTALL) --quiet
 # -k: a process that ignores the signal is killed 30 s later.
 WITHIN := timeout -k 30s
 
-SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h') setup.py pyproject.toml dda/_version.py
-CPP := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h')
+SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh') setup.py pyproject.toml dda/_version.py
+CPP := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test bench docs lint format check-aarch64 tsan model clean
+.PHONY: demo test bench docs lint format check-aarch64 check-cuda tsan model clean
 
 demo: $(VENV)/.demo $(VENV)/.example
 	$(WITHIN) 10m $(PY) examples/tensor_parallel_minilm.py
 
 # pytest comes last: its closing line is the outcome.
-test: lint docs tsan check-aarch64 $(VENV)/.failpoints $(VENV)/.example
+test: lint docs tsan check-aarch64 check-cuda $(VENV)/.failpoints $(VENV)/.example
 	$(WITHIN) 50m $(PY) -m pytest
 
 bench: $(VENV)/.test
@@ -55,7 +55,7 @@ tsan:
 
 # All that does not include torch must compile and link for a machine that is not an x86.
 AARCH64 := aarch64-linux-gnu-g++
-PORTABLE := $(filter-out %_avx2.cpp %_avx512.cpp csrc/torch/%,$(filter csrc/%.cpp,$(SOURCES)))
+PORTABLE := $(filter-out %_avx2.cpp %_avx512.cpp csrc/torch/% csrc/engine/gpu_% csrc/memory/gpu_%,$(filter csrc/%.cpp,$(SOURCES)))
 check-aarch64: $(if $(shell command -v $(AARCH64)),build/aarch64/libdda.so)
 	@echo "check-aarch64: $(if $^,ok,skipped, there is no $(AARCH64))"
 
@@ -65,6 +65,11 @@ build/aarch64/libdda.so: $(PORTABLE:%.cpp=build/aarch64/%.o)
 build/aarch64/%.o: %.cpp $(filter %.h,$(SOURCES))
 	@mkdir -p $(@D)
 	$(AARCH64) -std=c++17 -O1 -fPIC -ffp-contract=off -Wall -Wextra -Icsrc/include -Icsrc -c $< -o $@
+
+# The CUDA side, as far as it goes without a GPU.
+check-cuda: $(VENV)/.test
+	$(if $(shell command -v nvcc),$(WITHIN) 10m $(MAKE) -C tests/cuda PY=$(abspath $(PY)))
+	@echo "check-cuda: $(if $(shell command -v nvcc),ok,skipped, there is no nvcc)"
 
 # Which torch: TORCH if given. Where there is a GPU, what pip finds. Elsewhere a CPU build, which is
 # a tenth of the size: from where pip looks, or else from PyTorch's own site, whose address uv knows.
