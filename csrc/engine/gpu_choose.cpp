@@ -67,6 +67,14 @@ GpuPlan choose_gpu(Collective collective, Algorithm asked, uint64_t longest, uin
   return plan;
 }
 
+GpuPlan choose_message(uint64_t bytes) {
+  GpuPlan plan;
+  plan.blocks =
+      static_cast<int>(std::min<uint64_t>(chunks_of(bytes, kChannelSlotBytes), kChannelBlocks));
+  plan.threads = whole_warps(bytes / kPackBytes);
+  return plan;
+}
+
 Explanation explain_gpu(Collective collective, uint64_t bytes, const GpuLayout& layout) {
   const uint64_t part = has_part_a_rank(collective) ? bytes / layout.size : bytes;
   const int payload = reduces(collective) ? kPackBytes : kMovePayload;

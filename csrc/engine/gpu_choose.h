@@ -20,6 +20,8 @@ struct GpuPlan {
 GpuPlan choose_gpu(Collective collective, Algorithm asked, uint64_t longest, uint64_t element,
                    int payload, bool uneven, const GpuLayout& layout);
 
+GpuPlan choose_message(uint64_t bytes);
+
 Explanation explain_gpu(Collective collective, uint64_t bytes, const GpuLayout& layout);
 
 }  // namespace dda

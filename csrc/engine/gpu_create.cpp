@@ -23,6 +23,7 @@ void load_kernels() {
     check_gpu(cudaFuncGetAttributes(&attributes, kernel), "dda has no kernels for this GPU");
   };
   for (const bool pushes : {false, true}) load(gpu_move_kernel(pushes));
+  load(gpu_message_kernel());
   for (int d = 0; d < kNumDTypes; ++d) {
     const GpuKernels& kernels = gpu_kernels(static_cast<DType>(d));
     for (const int which : {0, 1}) {

@@ -122,6 +122,7 @@ void GpuGroup::launch(const Call& call, void* stream) {
   const char* const what = name_of(call.collective);
   const std::lock_guard<std::mutex> lock(mutex_);
   check_usable(what);
+  if (call.collective >= Collective::kSend) return post(call, stream);
   const std::string problem = find_problem_in(call, size_);
   if (!problem.empty()) {
     log(++number_, Signature::refused().word);
@@ -143,16 +144,38 @@ void GpuGroup::launch(const Call& call, void* stream) {
   const GpuPlan plan = choose_gpu(call.collective, call.algorithm, longest, size_of(call.dtype),
                                   payload, uneven, layout_);
   GpuCall parameters = write_down(call, plan, layout_);
-  for (int p = 0; p < size_; ++p) parameters.arena[p] = arenas_->base(p);
-  parameters.rank = rank_;
   parameters.signature = signature;
-  parameters.words = arenas_->words();
   const int which = is_sum(parameters.op) ? 0 : 1;
   const void* const kernel = !reduces(call.collective) ? gpu_move_kernel(plan.pushes)
                              : plan.pushes             ? kernels.push[which]
                                                        : kernels.reduce[which];
   follow_last(stream, capture_of(stream));
+  start(kernel, plan, parameters, stream);
+  log(++number_, signature);
+}
 
+// A message. Those of one channel follow each other in its stream, and share no memory with other
+// channels or with collectives.
+void GpuGroup::post(const Call& call, void* stream) {
+  const std::string where =
+      std::string(name_of(call.collective)) + " on rank " + std::to_string(rank_) + ": ";
+  if (call.root < 0 || call.root >= size_ || call.root == rank_) {
+    throw Error(Error::Kind::kInvalid,
+                where + "on GPUs a message goes between two different ranks of the group, and " +
+                    std::to_string(call.root) + " is not another rank");
+  }
+  const uint64_t bytes = call.count * size_of(call.dtype);
+  const GpuPlan plan = choose_message(bytes);
+  GpuCall parameters = write_down(call, plan, layout_);
+  const Capture capture = capture_of(stream);
+  if (capture.id != 0) keep_for(capture.graph);
+  start(gpu_message_kernel(), plan, parameters, stream);
+}
+
+void GpuGroup::start(const void* kernel, const GpuPlan& plan, GpuCall& parameters, void* stream) {
+  for (int p = 0; p < size_; ++p) parameters.arena[p] = arenas_->base(p);
+  parameters.rank = rank_;
+  parameters.words = arenas_->words();
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(plan.blocks);
   config.blockDim = dim3(plan.threads);
@@ -163,8 +186,7 @@ void GpuGroup::launch(const Call& call, void* stream) {
   config.attrs = &early;
   config.numAttrs = launches_early_ ? 1 : 0;
   void* arguments[] = {&parameters};
-  check_gpu(cudaLaunchKernelExC(&config, kernel, arguments), "cannot launch a collective");
-  log(++number_, signature);
+  check_gpu(cudaLaunchKernelExC(&config, kernel, arguments), "cannot launch a call");
 }
 
 // Calls of two streams must not meet in the arena: of those that are captured into one graph, and
@@ -243,6 +265,12 @@ void GpuGroup::report_failure() {
                            peer + " sends " + std::to_string(f.theirs) + " elements to " + me +
                                ", which expects " + std::to_string(f.mine) +
                                ". Input and output splits must agree");
+    case GpuFailure::kLength:
+      return watch_.revoke(Error::Kind::kMismatch, f.peer,
+                           peer + " sent " + std::to_string(f.theirs) + " bytes to " + me +
+                               ", which expects " + std::to_string(f.mine) +
+                               ". Messages between two ranks are received in the order in which "
+                               "they are sent");
     case GpuFailure::kBusy:
       return watch_.revoke(Error::Kind::kInvalid, rank_,
                            "two calls of the group ran at once on " + me +

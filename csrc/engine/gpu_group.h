@@ -31,7 +31,9 @@ class GpuGroup {
   int device() const { return device_; }
 
   // Enqueues a call on `stream` (a cudaStream_t) of this group's device, which may be capturing.
-  // Calls from several streams run in the order in which they come. Throws Error.
+  // Calls from several streams run in the order in which they come. Messages (kSend, kReceive; the
+  // peer is call.root) run in the order of their streams: one for each direction to each peer lets
+  // none wait for another. Throws Error.
   void launch(const Call& call, void* stream);
   // Takes the place of a call that this rank cannot make; see Group::refuse.
   void refuse(const std::string& why) noexcept;
@@ -58,6 +60,8 @@ class GpuGroup {
 
  private:
   void check_usable(const char* what) const;
+  void post(const Call& call, void* stream);
+  void start(const void* kernel, const GpuPlan& plan, GpuCall& parameters, void* stream);
   void follow_last(void* stream, const Capture& capture);
   void keep_for(void* graph);
   void log(uint64_t number, uint64_t signature);

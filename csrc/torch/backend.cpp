@@ -37,12 +37,6 @@ void check_same_length(size_t outputs, size_t inputs) {
 bool on_gpu(const at::Tensor& tensor) { return tensor.defined() && tensor.is_cuda(); }
 bool on_gpu(const Tensors& tensors) { return !tensors.empty() && on_gpu(tensors[0]); }
 
-void check_on_cpu(const Tensors& tensors, const char* what) {
-  TORCH_CHECK(!on_gpu(tensors), "dda ", what,
-              ": messages between GPUs are not there yet; send from the CPU, or use a group of "
-              "backend \"nccl\" for them");
-}
-
 // Holds the place of a call that this rank cannot make, behind those that are queued.
 class RefusalJob final : public Job {
  public:
@@ -257,22 +251,28 @@ WorkPtr DdaBackend::barrier(const c10d::BarrierOptions& opts) {
 }
 
 WorkPtr DdaBackend::send(Tensors& tensors, int peer, int tag) {
-  check_on_cpu(tensors, "send");
   RECORD_FUNCTION("dda:send", c10::ArrayRef<const c10::IValue>{});
+  if (on_gpu(tensors)) return message_on_gpu(OpType::SEND, calls::send(only(tensors)), peer);
   return dispatch(send_message(group_, only(tensors), peer, tag));
 }
 
 WorkPtr DdaBackend::recv(Tensors& tensors, int peer, int tag) {
-  check_on_cpu(tensors, "recv");
   RECORD_FUNCTION("dda:recv", c10::ArrayRef<const c10::IValue>{});
   TORCH_CHECK(peer >= 0, "dda recv: there is no rank ", peer);
+  if (on_gpu(tensors)) return message_on_gpu(OpType::RECV, calls::receive(only(tensors)), peer);
   return dispatch(receive_message(group_, only(tensors), peer, tag));
 }
 
 WorkPtr DdaBackend::recvAnysource(Tensors& tensors, int tag) {
-  check_on_cpu(tensors, "recv");
+  TORCH_CHECK(!on_gpu(tensors), "dda recv: on GPUs a message has a source; name its rank");
   RECORD_FUNCTION("dda:recv", c10::ArrayRef<const c10::IValue>{});
   return dispatch(receive_message(group_, only(tensors), -1, tag));
+}
+
+// Tags are for the CPU: between GPUs messages are received in the order in which they are sent.
+WorkPtr DdaBackend::message_on_gpu(OpType type, Operation operation, int peer) {
+  operation.call.root = peer;
+  return track(gpu_->message(type, std::move(operation)));
 }
 
 WorkPtr DdaBackend::dispatch(const c10::intrusive_ptr<MessageWork>& work) {

@@ -104,6 +104,7 @@ class DdaBackend final : public c10d::Backend, public Executor {
                 Fill fill);
   WorkPtr start(c10d::OpType type, bool is_async, Batch& batch);
   WorkPtr track(WorkPtr work);
+  WorkPtr message_on_gpu(c10d::OpType type, Operation operation, int peer);
   WorkPtr dispatch(const c10::intrusive_ptr<MessageWork>& work);
 
   const std::shared_ptr<Group> group_;

@@ -8,6 +8,7 @@ namespace {
 class NoGpu final : public GpuSide {
  public:
   WorkPtr start(c10d::OpType, bool, Batch) override { refuse_all(); }
+  WorkPtr message(c10d::OpType, Operation) override { refuse_all(); }
   void execute(const Operation&) override { refuse_all(); }
   void refuse(const std::string&) noexcept override {}
   void warm_up(at::Device) override { refuse_all(); }

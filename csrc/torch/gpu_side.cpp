@@ -4,6 +4,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <functional>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -38,31 +40,23 @@ class Gpu final : public GpuSide {
     const at::Device device = first_tensor(batch.front()).device();
     GpuGroup& group = group_on(device);
     const c10::cuda::CUDAGuard guard(device);
-    CUDAStream stream = c10::cuda::getCurrentCUDAStream(device.index());
-    if (is_async) {
-      c10::Event begin(c10::kCUDA);
-      begin.record(stream);
-      if (!side_) side_ = c10::cuda::getStreamFromPool(true, device.index());
-      stream = *side_;
-      begin.block(stream);
-    }
-    Tensors results, kept;
-    {
-      const c10::cuda::CUDAStreamGuard on(stream);
-      for (const Operation& op : batch) {
-        run(group, op, stream);
-        for (const at::Tensor& tensor : op.results()) results.push_back(tensor);
-        if (!is_async) continue;
-        kept.insert(kept.end(), op.in.begin(), op.in.end());
-        kept.insert(kept.end(), op.out.begin(), op.out.end());
-      }
-    }
-    const auto check = [held = group_] {
-      const std::string error = held->error();
-      if (!error.empty()) throw RaisedError(Error(Error::Kind::kAborted, error));
-    };
-    return c10::make_intrusive<GpuWork>(type, stream, is_async, std::move(results), std::move(kept),
-                                        check);
+    if (is_async) return start_on(side_, type, group, batch);
+    const CUDAStream stream = c10::cuda::getCurrentCUDAStream(device.index());
+    for (const Operation& op : batch) run(group, op, stream);
+    return c10::make_intrusive<GpuWork>(type, stream, false, results_of(batch), Tensors(), check());
+  }
+
+  WorkPtr message(c10d::OpType type, Operation op) override {
+    const at::Device device = first_tensor(op).device();
+    TORCH_CHECK(group_ != nullptr || wanted_.size == 2,
+                "dda: before the first message between GPUs all ranks of a group must have made a "
+                "call that all make; call dda.warmup(group, device) on every rank");
+    GpuGroup& group = group_on(device);
+    const c10::cuda::CUDAGuard guard(device);
+    std::optional<CUDAStream>& channel = channels_[{type, op.call.root}];
+    Batch batch;
+    batch.push_back(std::move(op));
+    return start_on(channel, type, group, batch);
   }
 
   void execute(const Operation& op) override {
@@ -135,6 +129,41 @@ class Gpu final : public GpuSide {
     return *group_;
   }
 
+  // Enqueues on a stream of this group's own, made when it is first needed.
+  WorkPtr start_on(std::optional<CUDAStream>& own, c10d::OpType type, GpuGroup& group,
+                   const Batch& batch) {
+    const auto index = static_cast<c10::DeviceIndex>(group.device());
+    if (!own) own = c10::cuda::getStreamFromPool(true, index);
+    c10::Event begin(c10::kCUDA);
+    begin.record(c10::cuda::getCurrentCUDAStream(index));
+    begin.block(*own);
+    const c10::cuda::CUDAStreamGuard on(*own);
+    Tensors kept;
+    for (const Operation& op : batch) {
+      run(group, op, *own);
+      kept.insert(kept.end(), op.in.begin(), op.in.end());
+      kept.insert(kept.end(), op.out.begin(), op.out.end());
+    }
+    return c10::make_intrusive<GpuWork>(type, *own, true, results_of(batch), std::move(kept),
+                                        check());
+  }
+
+  static Tensors results_of(const Batch& batch) {
+    Tensors results;
+    for (const Operation& op : batch) {
+      for (const at::Tensor& tensor : op.results()) results.push_back(tensor);
+    }
+    return results;
+  }
+
+  // Throws if the group has failed.
+  std::function<void()> check() const {
+    return [held = group_] {
+      const std::string error = held->error();
+      if (!error.empty()) throw RaisedError(Error(Error::Kind::kAborted, error));
+    };
+  }
+
   void run(GpuGroup& group, const Operation& op, const CUDAStream& stream) {
     op.perform(
         wanted_.rank,
@@ -147,7 +176,9 @@ class Gpu final : public GpuSide {
   GroupOptions wanted_;
   std::mutex mutex_;  // of the making of the group
   std::shared_ptr<GpuGroup> group_;
-  std::optional<CUDAStream> side_;
+  std::optional<CUDAStream> side_;  // of asynchronous calls
+  // … and of messages, one for each direction to each peer, so that none waits for another.
+  std::map<std::pair<c10d::OpType, int>, std::optional<CUDAStream>> channels_;
   bool is_closed_ = false;
 };
 

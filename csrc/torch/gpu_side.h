@@ -21,6 +21,9 @@ class GpuSide {
   // Enqueues the operations: on the current stream, or asynchronously on the group's own, which
   // first waits for the current one.
   virtual WorkPtr start(c10d::OpType type, bool is_async, Batch batch) = 0;
+  // Sends or receives a message to or from call.root, on a stream that is kept for that direction,
+  // which first waits for the current one. A group of more than two ranks must have made a call.
+  virtual WorkPtr message(c10d::OpType type, Operation operation) = 0;
   // Enqueues one on the current stream.
   virtual void execute(const Operation& operation) = 0;
   // See Group::refuse.

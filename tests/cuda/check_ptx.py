@@ -15,8 +15,8 @@ PUSH = (r"st\.relaxed\.sys\.global\.v[24]\.u(32|64)", r"ld\.relaxed\.sys\.global
 # Those that stage: what a block has written is ordered before the signal, and the signal before
 # what is read because of it.
 STAGED = (
-    r"fence\.acq_rel\.sys;(?:(?!\bbra\b|\bret\b)[\s\S])*?st\.relaxed\.sys\.global\.u64",
-    r"ld\.acquire\.sys\.global\.u64",
+    r"fence\.acq_rel\.sys;(?:(?!\bbra\b|\bret\b)[\s\S])*?st\.relaxed\.sys\.global\.u(32|64)",
+    r"ld\.acquire\.sys\.global\.u(32|64)",
 )
 
 

@@ -385,6 +385,121 @@ def test_F23_a_stopped_rank_runs_its_peers_into_the_timeout(n: int) -> None:
         assert "Timed out" in outcome.value and "rank 1" in outcome.value, outcome.value
 
 
+def messages(rank: int, world: int) -> None:
+    dda_module().warmup(device="cuda")
+    following, previous = (rank + 1) % world, (rank - 1) % world
+    for dtype in (torch.float32, torch.uint8, torch.bfloat16):
+        for n in (0, 1, 7, 1000, 32_769, 300_001, 3_000_000):
+            mine = values((n,), dtype, n, rank).cuda()
+            want = values((n,), dtype, n, previous)
+            # Large ones do not fit: every rank sends first, and none may wait for another's end.
+            got = torch.empty(n, dtype=dtype)
+            works = [dist.isend(mine, following), dist.irecv(got, previous)]
+            for work in works:
+                work.wait()
+            assert_same_bits(got, want, f"isend, irecv of {n}")
+            got = torch.zeros(2 * n, dtype=dtype)[::2]  # strided
+            ops = [
+                dist.P2POp(dist.irecv, got, previous),
+                dist.P2POp(dist.isend, mine, following),
+            ]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            assert_same_bits(got, want, f"batch of {n}")
+    if rank == 0:
+        for k in range(50):  # more than fit, before anybody receives
+            dist.send(torch.full((1000 * k,), float(k)), 1)
+    elif rank == 1:
+        torch.cuda._sleep(10_000_000)
+        for k in range(50):
+            got = torch.empty(1000 * k)
+            dist.recv(got, 0)
+            assert torch.equal(got, torch.full((1000 * k,), float(k))), k
+    x = torch.ones(5)
+    dist.all_reduce(x)
+    assert torch.equal(x, torch.full((5,), float(world)))
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_messages(world: int) -> None:
+    run_ranks(messages, world)
+
+
+def messages_in_a_graph(rank: int, world: int) -> None:
+    dda_module().warmup(device="cuda")
+    step, wrong = torch.zeros(()), torch.zeros(())
+    got = torch.zeros(50_000)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step.add_(1)
+        works = [
+            dist.isend(torch.full((50_000,), rank) + step, 1 - rank),
+            dist.irecv(got, 1 - rank),
+        ]
+        for work in works:
+            work.wait()
+        wrong.add_((got != 1 - rank + step).any())
+    for _ in range(1000):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert step.item() == 1000 and wrong.item() == 0, (step, wrong)
+
+
+def test_messages_in_a_graph() -> None:
+    run_ranks(messages_in_a_graph, 2)
+
+
+def bad_messages(rank: int, world: int) -> str:
+    x = torch.ones(10)
+    assert "dda.warmup" in c.message_of(lambda: dist.send(x, (rank + 1) % world))
+    dda_module().warmup(device="cuda")
+    assert "source" in c.message_of(lambda: dist.recv(x))
+
+    def calls() -> None:
+        if rank == 0:
+            dist.send(x, 1)
+        elif rank == 1:
+            dist.recv(torch.ones(11), 0)
+        torch.cuda.synchronize()
+        for _ in range(100):
+            time.sleep(0.01)
+            dist.all_reduce(torch.ones(5))
+
+    message = c.message_of(calls)
+    dist.destroy_process_group()
+    return message
+
+
+def test_messages_that_do_not_fit() -> None:
+    for message in run_ranks(bad_messages, 3):
+        assert "sent 40 bytes" in message and "expects 44" in message, message
+
+
+def on_two_captured_streams(rank: int, world: int) -> None:
+    """Two branches of one graph use the group; they follow each other as they were captured."""
+    dda_module().warmup(device="cuda")
+    x, y = torch.zeros(400_000), torch.zeros(400_000)
+    side = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y.fill_(rank + 1.0)
+            dist.all_reduce(y)
+        x.fill_(rank)
+        dist.all_reduce(x)
+        torch.cuda.current_stream().wait_stream(side)
+    for _ in range(200):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(x, torch.full_like(x, sum(range(world))))
+    assert torch.equal(y, torch.full_like(y, sum_of(world)))
+
+
+def test_two_branches_of_a_graph() -> None:
+    run_ranks(on_two_captured_streams, 2)
+
+
 def unlike_operators(rank: int, world: int) -> None:
     """torch.compile, cudagraphs and DLPack."""
     dda = dda_module()

@@ -24,5 +24,7 @@ const GpuKernels& gpu_kernels(DType dtype);
 // through staging slots.
 inline constexpr int kMovePayload = 8;
 const void* gpu_move_kernel(bool pushes);
+// Sends or receives a message; at most kChannelBlocks blocks.
+const void* gpu_message_kernel();
 
 }  // namespace dda

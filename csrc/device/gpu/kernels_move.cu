@@ -1,4 +1,4 @@
-// The kernel of the collectives that move bytes, and the table of all.
+// The kernels that move bytes without a look at them, and the table of all.
 #include <array>
 
 #include "collectives/all_gather.h"
@@ -6,6 +6,7 @@
 #include "collectives/rooted.h"
 #include "device/gpu/block.h"
 #include "device/gpu/kernels.cuh"
+#include "device/gpu/message.h"
 
 namespace dda {
 namespace {
@@ -51,7 +52,20 @@ __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
   move_push(b, task_of(call), {!from_root, c != Collective::kGather});
 }
 
+__global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
+    message_kernel(const __grid_constant__ GpuCall call) {
+  gpu::launch_early();
+  GpuChannel channel(call);
+  if (call.collective == Collective::kSend) {
+    channel.send();
+  } else {
+    channel.receive();
+  }
+}
+
 }  // namespace
+
+const void* gpu_message_kernel() { return reinterpret_cast<const void*>(&message_kernel); }
 
 const void* gpu_move_kernel(bool pushes) {
   return pushes ? reinterpret_cast<const void*>(&push_move_kernel)

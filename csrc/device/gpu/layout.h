@@ -5,6 +5,8 @@
 //   push       a block: three slots with a region for each source, whose data is its own signal
 //   packets    a block: three slots with a region for each source, of packets that carry a flag
 //   ring       a block: staging slots, and a slot for results
+//   channels   a peer, a block: how far its messages to and from the peer have come
+//   messages   a source, a block: slots that the source fills with its messages
 //   stop       set when the group is revoked
 //   proof      one word from each peer, for the proof at construction
 //
@@ -21,6 +23,9 @@ namespace dda {
 inline constexpr int kMaxGpuRanks = 16;
 inline constexpr int kMaxGpuBlocks = 128;
 inline constexpr int kPackBytes = 16;
+inline constexpr int kChannelBlocks = 8;
+inline constexpr uint32_t kChannelSlots = 4;  // a power of two, so that counters may wrap
+inline constexpr uint64_t kChannelSlotBytes = 32 << 10;
 inline constexpr int kGenerations = 3;  // of push slots: filled, being read, being cleared
 
 struct alignas(64) BlockState {
@@ -43,6 +48,15 @@ struct alignas(64) BlockSignals {
   int64_t row[kMaxGpuRanks];  // … and how much it sends to each
 };
 
+// One block's share of the messages between the owner and a peer, in chunks since the beginning.
+struct alignas(64) ChannelState {
+  uint32_t arrived;                // from the peer, which writes it
+  uint32_t drained;                // by the peer, which writes it
+  uint32_t sent;                   // to the peer
+  uint32_t taken;                  // from the peer
+  uint64_t length[kChannelSlots];  // of the message that the chunk in a slot belongs to, in bytes
+};
+
 struct GpuLayout {
   int size = 1;
   int blocks = 1;
@@ -50,7 +64,8 @@ struct GpuLayout {
   uint32_t packet_bytes = 0;  // of one region, flags included
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
-  uint64_t states = 0, signals = 0, push = 0, packets = 0, ring = 0, stop = 0, proof = 0, total = 0;
+  uint64_t states = 0, signals = 0, push = 0, packets = 0, ring = 0, stop = 0, proof = 0;
+  uint64_t channels = 0, messages = 0, total = 0;
 
   GpuLayout() = default;
   GpuLayout(int n, int b, uint64_t slot) : size(n), blocks(b), slots(3), slot_bytes(slot) {
@@ -70,6 +85,8 @@ struct GpuLayout {
     push = take(static_cast<uint64_t>(blocks) * kGenerations * size * push_bytes);
     packets = take(static_cast<uint64_t>(blocks) * kGenerations * size * packet_bytes);
     ring = take(blocks * (slots + 1) * slot_bytes);
+    channels = take(static_cast<uint64_t>(size) * kChannelBlocks * sizeof(ChannelState));
+    messages = take(size * kChannelBlocks * kChannelSlots * kChannelSlotBytes);
     total = at;
   }
   static constexpr uint32_t kPushBytes = 8 << 10;
@@ -85,17 +102,24 @@ struct GpuLayout {
   DDA_SHARED uint64_t slot_at(int block, uint32_t slot) const {
     return ring + (static_cast<uint64_t>(block) * (slots + 1) + slot) * slot_bytes;
   }
+  DDA_SHARED uint64_t channel_at(int peer, int block) const {
+    return channels + (static_cast<uint64_t>(peer) * kChannelBlocks + block) * sizeof(ChannelState);
+  }
+  DDA_SHARED uint64_t message_at(int source, int block, uint32_t slot) const {
+    const uint64_t share = static_cast<uint64_t>(source) * kChannelBlocks + block;
+    return messages + (share * kChannelSlots + slot) * kChannelSlotBytes;
+  }
   DDA_SHARED uint64_t result_at(int block) const { return slot_at(block, slots); }
 };
 
 // Why a kernel gave up, in memory of the host that the GPU writes.
 struct GpuFailure {
-  enum Kind : uint32_t { kNone, kTimeout, kMismatch, kRows, kBusy };
+  enum Kind : uint32_t { kNone, kTimeout, kMismatch, kRows, kBusy, kLength };
   uint32_t kind;  // written last
   int32_t peer;
   uint32_t step;
   uint32_t block;
-  uint64_t mine;  // signatures; of kRows what is expected and what is sent
+  uint64_t mine;  // signatures; of kRows and kLength what is expected and what is sent
   uint64_t theirs;
 };
 
