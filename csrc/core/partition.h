@@ -11,6 +11,8 @@ namespace dda {
 // Boundaries fall on whole lines, so that two ranks never write to one cache line of a tensor that
 // is aligned to one.
 inline constexpr uint64_t kLineBytes = 64;
+// What memory that is shared is a multiple of.
+inline constexpr uint64_t kPageBytes = 4096;
 
 struct Range {
   uint64_t begin = 0;

@@ -2,26 +2,13 @@
 
 #include <algorithm>
 
+#include "core/collective.h"
 #include "core/env.h"
 
 namespace dda {
 namespace {
 
 constexpr uint64_t kOverlapBytes = 32 << 10;
-
-bool has_part_a_rank(Collective collective) {
-  return collective == Collective::kReduceScatter || collective == Collective::kScatter ||
-         collective == Collective::kAllToAll;
-}
-
-bool is_rooted(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kScatter ||
-         collective == Collective::kGather || collective == Collective::kReduce;
-}
-
-bool has_tree(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduce;
-}
 
 }  // namespace
 
@@ -46,7 +33,7 @@ Plan choose(Collective collective, Algorithm asked, uint64_t longest, uint64_t e
   plan.blocks = static_cast<int>(
       std::clamp<uint64_t>(bytes / tuning.block_bytes, 1, static_cast<uint64_t>(layout.blocks)));
 
-  const uint64_t parts = has_part_a_rank(collective) ? layout.size : 1;
+  const uint64_t parts = is_input_whole(collective) ? 1 : layout.size;
   // Where one rank writes and another reads, they overlap only from chunk to chunk.
   const bool overlaps = is_rooted(collective) && plan.algorithm == Algorithm::kFlat;
   const uint64_t least = round_up(parts * kLineBytes, kLineBytes);
@@ -64,7 +51,7 @@ Plan choose(Collective collective, Algorithm asked, uint64_t longest, uint64_t e
 
 Explanation explain(Collective collective, uint64_t bytes, bool symmetric, const Layout& layout,
                     const Tuning& tuning) {
-  const uint64_t part = has_part_a_rank(collective) ? bytes / layout.size : bytes;
+  const uint64_t part = is_input_whole(collective) ? bytes : bytes / layout.size;
   const Plan plan = choose(collective, Algorithm::kAuto, part, 1, layout, tuning);
   Explanation e;
   e.algorithm = layout.size == 1 ? "copy" : name_of(plan.algorithm);

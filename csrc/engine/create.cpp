@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/env.h"
+#include "core/partition.h"
 #include "engine/cpu_group.h"
 #include "engine/create.h"
 #include "engine/failpoint.h"
@@ -109,7 +110,7 @@ std::vector<std::shared_ptr<Group>> make_thread_groups(int size, const GroupOpti
   std::vector<unsigned char*> memory;
   for (int r = 0; r < size; ++r) {
     // Never freed: a thread may leave while another still reads.
-    void* const data = std::aligned_alloc(4096, layout.total);
+    void* const data = std::aligned_alloc(kPageBytes, layout.total);
     std::memset(data, 0, layout.total);
     const uint64_t no_nonce[2] = {0, 0};
     prepare_arena(static_cast<unsigned char*>(data), layout, each, no_nonce);

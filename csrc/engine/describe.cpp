@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "core/collective.h"
 #include "engine/cpu_group.h"
-#include "engine/validate.h"
 
 namespace dda {
 namespace {
@@ -16,22 +16,6 @@ bool are_equal(const int64_t* counts, int n) {
 }
 
 int64_t largest(const int64_t* counts, int n) { return *std::max_element(counts, counts + n); }
-
-bool is_rooted(Collective c) {
-  return c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
-         c == Collective::kScatter;
-}
-
-}  // namespace
-
-bool is_input_whole(Collective c) {
-  return c != Collective::kReduceScatter && c != Collective::kScatter && c != Collective::kAllToAll;
-}
-bool is_output_whole(Collective c) {
-  return c != Collective::kAllGather && c != Collective::kGather && c != Collective::kAllToAll;
-}
-
-namespace {
 
 void place(Parts& parts, const void* base, const void* const* pointers, const int64_t* counts,
            std::vector<uint64_t>& offsets) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/collective.h"
 #include "engine/describe.h"
 #include "engine/validate.h"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "core/collective.h"
 #include "core/partition.h"
 #include "device/gpu/kernels.h"
-#include "engine/validate.h"
 
 namespace dda {
 namespace {
@@ -17,10 +17,6 @@ constexpr uint64_t kPushThreads = 128;
 constexpr uint64_t kBlockBytes = 16 << 10;
 // With more than two ranks a tree reads less; below this the second hop costs more.
 constexpr uint64_t kFlatBytes = 64 << 10;
-
-bool has_part_a_rank(Collective c) {
-  return c == Collective::kReduceScatter || c == Collective::kScatter || c == Collective::kAllToAll;
-}
 
 int whole_warps(uint64_t threads) {
   return static_cast<int>(std::clamp<uint64_t>(round_up(threads, 32), 32, kGpuThreads));
@@ -48,8 +44,7 @@ GpuPlan choose_gpu(Collective collective, Algorithm asked, uint64_t longest, uin
     plan.chunk = std::max<uint64_t>(1, longest);
     return plan;
   }
-  const bool has_tree = collective == Collective::kAllReduce || collective == Collective::kReduce;
-  const bool is_flat = !has_tree || layout.size == 2 || bytes <= kFlatBytes;
+  const bool is_flat = !has_tree(collective) || layout.size == 2 || bytes <= kFlatBytes;
   plan.algorithm = asked != Algorithm::kAuto ? asked
                    : is_flat                 ? Algorithm::kFlat
                                              : Algorithm::kTree;
@@ -57,7 +52,7 @@ GpuPlan choose_gpu(Collective collective, Algorithm asked, uint64_t longest, uin
   // Of uneven all_to_alls no rank knows the longest part.
   const uint64_t wanted = uneven ? all : (bytes + kBlockBytes - 1) / kBlockBytes;
   plan.blocks = static_cast<int>(std::clamp<uint64_t>(wanted, 1, all));
-  const uint64_t parts = has_part_a_rank(collective) ? layout.size : 1;
+  const uint64_t parts = is_input_whole(collective) ? 1 : layout.size;
   const uint64_t stride = layout.slot_bytes / parts / kLineBytes * kLineBytes;
   const uint64_t of_block = part_of({0, longest}, 0, plan.blocks, element).count;
   const uint64_t room = std::max<uint64_t>(1, stride / element);
@@ -76,7 +71,7 @@ GpuPlan choose_message(uint64_t bytes) {
 }
 
 Explanation explain_gpu(Collective collective, uint64_t bytes, const GpuLayout& layout) {
-  const uint64_t part = has_part_a_rank(collective) ? bytes / layout.size : bytes;
+  const uint64_t part = is_input_whole(collective) ? bytes : bytes / layout.size;
   const int payload = reduces(collective) ? kPackBytes : kMovePayload;
   const GpuPlan plan = choose_gpu(collective, Algorithm::kAuto, part, 1, payload, false, layout);
   Explanation e;

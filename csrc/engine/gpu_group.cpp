@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "core/collective.h"
 #include "core/env.h"
 #include "engine/describe.h"
 #include "engine/gpu_call.h"

@@ -4,10 +4,6 @@
 
 namespace dda {
 
-namespace {
-constexpr uint64_t kPage = 4096;
-}
-
 std::atomic<uint32_t>& SymmetricParts::freed(int r) const {
   const Segment& s = of[r].segment;
   return *reinterpret_cast<std::atomic<uint32_t>*>(s.data() + s.bytes() - kLineBytes);
@@ -24,7 +20,7 @@ void* data_of(const SymmetricMemory& memory) { return memory.parts->data(); }
 std::shared_ptr<SymmetricMemory> SymmetricHeap::allocate(Bootstrap& store, int rank, int size,
                                                          size_t bytes, milliseconds timeout,
                                                          Watch& watch) {
-  const uint64_t whole = round_up(bytes + kLineBytes, kPage);
+  const uint64_t whole = round_up(bytes + kLineBytes, kPageBytes);
   const std::string terms =
       "symmetric " + std::to_string(bytes) + " number " + std::to_string(watch.next_segment());
   Exchange exchange(store, rank, size, timeout, terms, 0, [&] { return watch.is_whole(); });

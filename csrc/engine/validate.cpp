@@ -1,5 +1,6 @@
 #include "engine/validate.h"
 
+#include "core/collective.h"
 #include "core/signature.h"
 
 namespace dda {
@@ -18,8 +19,6 @@ std::string check_counts(const char* name, const int64_t* counts, int size) {
 }  // namespace
 
 std::string find_problem_in(const Call& call, int size) {
-  const bool has_tree =
-      call.collective == Collective::kAllReduce || call.collective == Collective::kReduce;
   if (call.collective >= Collective::kSend) return "not a collective";
   if (call.root < 0 || call.root >= size) {
     return "root " + std::to_string(call.root) + " is not in the group of " + std::to_string(size);
@@ -27,7 +26,7 @@ std::string find_problem_in(const Call& call, int size) {
   if (reduces(call.collective) && !is_defined(call.reduce, call.dtype)) {
     return std::string(name_of(call.reduce)) + " is not defined for " + name_of(call.dtype);
   }
-  if (call.algorithm == Algorithm::kTree && !has_tree) {
+  if (call.algorithm == Algorithm::kTree && !has_tree(call.collective)) {
     return std::string("there is no tree form of ") + name_of(call.collective);
   }
   if (call.count > Signature::kMaxCount) {

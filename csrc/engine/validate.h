@@ -7,11 +7,6 @@
 
 namespace dda {
 
-inline bool reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
-         collective == Collective::kReduceScatter;
-}
-
 // What is wrong with `call` in a group of `size` ranks, or "".
 std::string find_problem_in(const Call& call, int size);
 

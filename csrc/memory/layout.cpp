@@ -2,10 +2,6 @@
 
 namespace dda {
 
-namespace {
-constexpr uint64_t kPage = 4096;
-}
-
 Layout::Layout(int size, int blocks, uint64_t slot_bytes, int slots_a_block, uint64_t mailbox_bytes)
     : size(size),
       blocks(blocks),
@@ -15,9 +11,9 @@ Layout::Layout(int size, int blocks, uint64_t slot_bytes, int slots_a_block, uin
   entries = round_up(sizeof(Control), kLineBytes);
   rows = entries + 2 * sizeof(Entry);
   steps = rows + 2 * row_bytes();
-  mailboxes = round_up(steps + blocks * sizeof(Step), kPage);
-  slots = round_up(mailboxes + size * (sizeof(Mailbox) + this->mailbox_bytes), kPage);
-  total = round_up(slots + blocks * block_bytes(), kPage);
+  mailboxes = round_up(steps + blocks * sizeof(Step), kPageBytes);
+  slots = round_up(mailboxes + size * (sizeof(Mailbox) + this->mailbox_bytes), kPageBytes);
+  total = round_up(slots + blocks * block_bytes(), kPageBytes);
 }
 
 }  // namespace dda

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "dda/error.h"
 
@@ -35,7 +36,7 @@ const Life* make_mine() {
     throw Error(Error::Kind::kSystem,
                 std::string("cannot mark this process as alive: ") + std::strerror(errno));
   }
-  return new Life(id, std::move(fd));  // never closed: the mark lasts as long as the process
+  return new Life(id, std::move(fd), true);  // never closed: the mark lasts as long as the process
 }
 
 }  // namespace
@@ -67,9 +68,16 @@ const Life& Life::mine() {
 }
 
 std::shared_ptr<const Life> Life::of(const LifeId& id, Fd fd) {
+  const Life& own = mine();
   static std::mutex mutex;
   static std::map<LifeId, std::weak_ptr<const Life>> known;
   const std::lock_guard<std::mutex> lock(mutex);
+  if (!(id < own.id_) && !(own.id_ < id)) {
+    // A process loses its lock on a file when it closes any of its descriptors of that file.
+    static auto* const never_closed = new std::vector<Fd>;
+    never_closed->push_back(std::move(fd));
+    return {&own, [](const Life*) {}};
+  }
   for (auto it = known.begin(); it != known.end();) {
     it = it->second.expired() ? known.erase(it) : std::next(it);
   }
@@ -83,6 +91,7 @@ std::shared_ptr<const Life> Life::of(const LifeId& id, Fd fd) {
 }
 
 bool Life::is_alive() const {
+  if (is_mine_) return true;  // the kernel does not count locks of the one who asks
   struct flock lock = whole_file_lock();
   if (::fcntl(fd_.get(), F_GETLK, &lock) != 0) return true;  // cannot tell: the clock decides
   return lock.l_type != F_UNLCK;

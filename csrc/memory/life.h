@@ -2,7 +2,8 @@
 //
 // Every process holds a record lock on a memfd of its own, which it hands to its peers. The kernel
 // drops the lock when the process ends, however it ends, and a forked child does not inherit it. A
-// process has one such mark, however many groups it is in; peers keep one descriptor a process.
+// process has one such mark, however many groups it is in; peers keep one descriptor a process. (A
+// lock of the open file description would not do: children inherit it, and so would peers.)
 #pragma once
 
 #include <cstdint>
@@ -23,18 +24,21 @@ class Life {
  public:
   // This process's own mark.
   static const Life& mine();
-  // A peer's, by the descriptor that it handed over; shared by all groups.
+  // A peer's, by the descriptor that it handed over; shared by all groups. The peer may be another
+  // thread of this process.
   static std::shared_ptr<const Life> of(const LifeId& id, Fd fd);
 
   const LifeId& id() const { return id_; }
   int fd() const { return fd_.get(); }
   bool is_alive() const;
 
-  Life(const LifeId& id, Fd fd) : id_(id), fd_(std::move(fd)) {}
+  Life(const LifeId& id, Fd fd, bool is_mine = false)
+      : id_(id), fd_(std::move(fd)), is_mine_(is_mine) {}
 
  private:
   LifeId id_;
   Fd fd_;
+  bool is_mine_;
 };
 
 // Fills `bytes` bytes with random bits of the kernel.

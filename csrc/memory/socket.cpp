@@ -21,6 +21,10 @@ Error system_error(const std::string& what) {
   return Error(Error::Kind::kSystem, what + ": " + std::strerror(errno));
 }
 
+Error overdue(const char* for_what) {
+  return Error(Error::Kind::kTimeout, std::string("timed out while waiting for ") + for_what);
+}
+
 socklen_t fill_address(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;  // the leading zero byte of sun_path says: abstract
@@ -38,9 +42,7 @@ void wait_readable(const Fd& socket, Deadline deadline, const char* for_what) {
     const int ready = ::poll(&poll_fd, 1, limit);
     if (ready > 0) return;
     if (ready < 0 && errno != EINTR) throw system_error("cannot wait for a peer");
-    if (left.count() <= 0) {
-      throw Error(Error::Kind::kTimeout, std::string("timed out while waiting for ") + for_what);
-    }
+    if (left.count() <= 0) throw overdue(for_what);
   }
 }
 
@@ -73,14 +75,15 @@ Fd connect_to(const std::string& name, Deadline deadline) {
 }
 
 Fd accept_from(const Fd& listener, Deadline deadline) {
+  const char* const what = "a peer to connect";
   for (;;) {
-    wait_readable(listener, deadline, "a peer to connect");
+    // Strangers who connect again and again must not keep this rank past its time.
+    if (std::chrono::steady_clock::now() >= deadline) throw overdue(what);
+    wait_readable(listener, deadline, what);
     Fd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
       const bool gone_again = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
-      if (!gone_again || std::chrono::steady_clock::now() > deadline) {
-        throw system_error("cannot accept a peer");
-      }
+      if (!gone_again) throw system_error("cannot accept a peer");
       continue;
     }
     ucred credentials = {};

@@ -4,6 +4,9 @@
 #include <cstdlib>
 #include <memory>
 
+#include "core/collective.h"
+#include "core/partition.h"
+
 namespace dda {
 namespace {
 
@@ -14,27 +17,13 @@ std::shared_ptr<void> make_buffer(Group& group, uint64_t bytes, bool symmetric) 
     const std::shared_ptr<SymmetricMemory> memory = group.allocate(room);
     return {data_of(*memory), [memory](void*) {}};
   }
-  constexpr size_t kPage = 4096;
-  void* const memory = std::aligned_alloc(kPage, (room + kPage - 1) / kPage * kPage);
+  void* const memory = std::aligned_alloc(kPageBytes, round_up(room, kPageBytes));
   if (memory == nullptr) {
     throw Error(Error::Kind::kMemory, "no room for a buffer of " + std::to_string(bytes) +
                                           " bytes; measure a smaller size");
   }
   std::fill_n(static_cast<unsigned char*>(memory), room, 0);
   return {memory, std::free};
-}
-
-bool has_parts(Collective collective) {
-  switch (collective) {
-    case Collective::kAllGather:
-    case Collective::kReduceScatter:
-    case Collective::kGather:
-    case Collective::kScatter:
-    case Collective::kAllToAll:
-      return true;
-    default:
-      return false;
-  }
 }
 
 }  // namespace
@@ -48,7 +37,8 @@ std::vector<double> measure(Group& group, const Measurement& what) {
   call.collective = what.collective;
   call.dtype = what.dtype;
   call.algorithm = what.algorithm;
-  call.count = has_parts(what.collective) ? elements / group.size() : elements;
+  const bool is_whole = is_input_whole(what.collective) && is_output_whole(what.collective);
+  call.count = is_whole ? elements : elements / group.size();
   const auto in = make_buffer(group, what.bytes, what.symmetric);
   const auto out = make_buffer(group, what.bytes, what.symmetric);
   call.in = in.get();

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pickle
+import re
 import resource
+import socket
+import time
 from datetime import timedelta
 
 import pytest
@@ -132,6 +136,48 @@ def test_F46_what_others_write_into_the_store_is_never_executed(kind: str, tmp_p
     message = run_ranks(meet_the_hostile, 2, kind, backend="gloo", env=env, timeout=30)[0]
     assert "rank 1" in message and "did not come" not in message, message
     assert not planted.exists()
+
+
+def knock(name: str, seconds: float) -> None:
+    """Connects to a listener again and again, as another user in a process of its own."""
+    if os.fork() != 0:
+        return
+    os.setuid(65534)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with stranger, contextlib.suppress(OSError):
+            stranger.connect("\0" + name)
+    os._exit(0)
+
+
+def wait_among_strangers(rank: int, world: int) -> tuple[str, float]:
+    """Rank 1 says that it is there and never connects; strangers do so in its stead."""
+    store = dist.PrefixStore("knock", dist.distributed_c10d._get_default_store())
+    # On one core, where strangers go before rank 0: it always finds one at its door.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if rank == 0:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        dda = importlib.import_module("dda")
+        options = dda.Options(timedelta(seconds=2))
+        begin = time.monotonic()
+        message = message_of(lambda: dda._C.create_backend(store, 0, 2, options))
+        return message, time.monotonic() - begin
+    address = store.get("dda/1/address/0")
+    name = re.search(rb"dda-[0-9a-f]{32}", address)
+    assert name is not None
+    for _ in range(4):
+        knock(name[0].decode(), seconds=6)
+    store.set("dda/1/address/1", address)
+    for verdict in ("verdict0", "verdict1"):
+        store.set(f"dda/1/{verdict}/1", store.get(f"dda/1/{verdict}/0"))
+    return "", 0.0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to be another user takes root's rights")
+def test_F46_strangers_do_not_keep_a_rank_past_its_time() -> None:
+    message, took = run_ranks(wait_among_strangers, 2, backend="gloo", timeout=30)[0]
+    assert "timed out" in message and took < 4, (message, took)
 
 
 def scribble(rank: int, world: int) -> str:

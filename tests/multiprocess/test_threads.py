@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from tests.multiprocess.cases import SMALL_SLOTS, message_of
-from tests.multiprocess.harness import run_ranks
+from tests.multiprocess.harness import Ranks, run_ranks
 from tests.multiprocess.reference import assert_same_bits, reduced, values
 
 
@@ -255,3 +259,49 @@ def coalesced(rank: int, world: int) -> None:
 
 def test_F16_coalesced_calls() -> None:
     run_ranks(coalesced, 3)
+
+
+def ranks_that_are_threads(rank: int, world: int) -> None:
+    """A group of three, of which this process's threads are two in rank 0, and one in rank 1."""
+    dda = importlib.import_module("dda")
+    store = dist.PrefixStore("threads", dist.distributed_c10d._get_default_store())
+    mine = (0, 1) if rank == 0 else (2,)
+    options = dda.Options(timedelta(seconds=10))
+
+    def body(r: int) -> None:
+        backend = dda._C.create_backend(store, r, 3, options)
+        for late in (0, 1, 2):
+            if r == late:  # the others wait long enough to ask whether it is alive
+                time.sleep(0.5)
+            x = torch.full((3,), r + 1.0)
+            backend.allreduce([x]).wait()
+            assert torch.equal(x, torch.full((3,), 6.0))
+
+    run_threads(*(lambda r=r: body(r) for r in mine))
+
+
+def test_two_ranks_in_one_process() -> None:
+    run_ranks(ranks_that_are_threads, 2, backend="gloo", timeout=30)
+
+
+def die_with_both_ranks(rank: int, world: int) -> str:
+    """As above; then the process of two ranks is killed, which its peer must notice."""
+    dda = importlib.import_module("dda")
+    store = dist.PrefixStore("threads", dist.distributed_c10d._get_default_store())
+    options = dda.Options(timedelta(seconds=10))
+    if rank == 0:
+        backends = [None, None]
+
+        def make(r: int) -> None:
+            backends[r] = dda._C.create_backend(store, r, 3, options)
+
+        run_threads(lambda: make(0), lambda: make(1))
+        os.kill(os.getpid(), signal.SIGKILL)
+    backend = dda._C.create_backend(store, 2, 3, options)
+    return message_of(lambda: backend.allreduce([torch.ones(3)]).wait())
+
+
+def test_F24_the_process_of_two_ranks_dies() -> None:
+    with Ranks(die_with_both_ranks, 2, backend="gloo") as ranks:
+        outcome = ranks.outcome(1, timeout=8)
+        assert outcome.value is not None and "died" in outcome.value, outcome.describe()
