@@ -18,7 +18,7 @@ WITHIN := timeout -k 30s
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh') setup.py pyproject.toml dda/_version.py
 CPP := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test bench docs lint format check-aarch64 check-cuda tsan model clean
+.PHONY: demo test bench docs lint format check-torch check-aarch64 check-cuda tsan model clean
 
 demo: $(VENV)/.demo $(VENV)/.example
 	$(WITHIN) 10m $(PY) examples/tensor_parallel_minilm.py
@@ -75,7 +75,7 @@ check-cuda: $(VENV)/.test
 # a tenth of the size: from where pip looks, or else from PyTorch's own site, whose address uv knows.
 TORCH_VERSION := 2.13.0
 GPU := $(wildcard /dev/nvidiactl /dev/kfd)
-$(VENV)/.torch:
+$(VENV)/.torch: | check-torch
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
 	@if [ -n "$(TORCH)$(GPU)" ]; then \
@@ -89,11 +89,17 @@ $(VENV)/.torch:
 	    $(PIP) "torch==$(TORCH_VERSION)"; \
 	  }; \
 	fi
-	touch $@
+	echo "$(TORCH)" > $@
+
+# .torch says which torch was asked for when .venv was made.
+check-torch:
+	@if [ -n "$(TORCH)" ] && [ -e $(VENV)/.torch ] && [ "$(TORCH)" != "$$(cat $(VENV)/.torch)" ]; then \
+	  echo "$(VENV) was not made with TORCH=$(TORCH); remove $(VENV) to change torch" >&2; exit 1; \
+	fi
 
 # Installing builds too; objects are kept in build/, so that only what has changed is compiled.
 $(VENV)/.tools: $(VENV)/.torch
-	$(PIP) "setuptools>=77" ninja pybind11
+	$(PIP) "setuptools>=77" ninja
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.tools $(SOURCES)

@@ -275,14 +275,14 @@ std::shared_ptr<Message> CpuGroup::send(int peer, uint32_t tag, DType dtype, uin
                                         const void* data) {
   check_not_forked("send");
   check_usable("send");
-  return messages_.send(peer, tag, dtype, count, data);
+  return messages_.send(peer, tag, dtype, count, data, timeout());
 }
 
 std::shared_ptr<Message> CpuGroup::receive(int peer, uint32_t tag, DType dtype, uint64_t count,
                                            void* data) {
   check_not_forked("recv");
   check_usable("recv");
-  return messages_.receive(peer, tag, dtype, count, data);
+  return messages_.receive(peer, tag, dtype, count, data, timeout());
 }
 
 int CpuGroup::progress() { return fork_generation() == made_in_ ? messages_.progress() : 0; }

@@ -6,6 +6,10 @@
 
 namespace dda {
 
+namespace {
+constexpr milliseconds kLook{10};  // how often it looks whether a message's time is up
+}
+
 Messages::Messages(int rank, int size, const ArenaView* arenas, const Layout& layout,
                    std::vector<std::shared_ptr<const Life>> lives)
     : rank_(rank),
@@ -17,7 +21,7 @@ Messages::Messages(int rank, int size, const ArenaView* arenas, const Layout& la
       incoming_(size) {}
 
 Messages::Ptr Messages::make(bool is_send, int peer, uint32_t tag, DType dtype, uint64_t count,
-                             void* data) {
+                             void* data, milliseconds timeout) {
   if (peer >= size_ || peer < (is_send ? 0 : -1)) {
     throw Error(Error::Kind::kInvalid, std::string(is_send ? "send" : "recv") + " on rank " +
                                            std::to_string(rank_) + ": there is no rank " +
@@ -31,22 +35,25 @@ Messages::Ptr Messages::make(bool is_send, int peer, uint32_t tag, DType dtype, 
   message->dtype = dtype;
   message->bytes = count * size_of(dtype);
   message->data = static_cast<unsigned char*>(data);
+  message->limit.restart(timeout);
+  message->limit.is_over();  // starts its clock
   ++outstanding_;
   return message;
 }
 
-Messages::Ptr Messages::send(int peer, uint32_t tag, DType dtype, uint64_t count,
-                             const void* data) {
+Messages::Ptr Messages::send(int peer, uint32_t tag, DType dtype, uint64_t count, const void* data,
+                             milliseconds timeout) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Ptr message = make(true, peer, tag, dtype, count, const_cast<void*>(data));
+  Ptr message = make(true, peer, tag, dtype, count, const_cast<void*>(data), timeout);
   sends_[peer].push_back(message);
   progress_locked();
   return message;
 }
 
-Messages::Ptr Messages::receive(int peer, uint32_t tag, DType dtype, uint64_t count, void* data) {
+Messages::Ptr Messages::receive(int peer, uint32_t tag, DType dtype, uint64_t count, void* data,
+                                milliseconds timeout) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Ptr message = make(false, peer, tag, dtype, count, data);
+  Ptr message = make(false, peer, tag, dtype, count, data, timeout);
   if (!answer_from_early(message)) receives_.push_back(message);
   progress_locked();
   return message;
@@ -60,7 +67,7 @@ int Messages::progress() {
 
 // Whether the outstanding messages can still come to an end.
 bool Messages::is_hopeful() {
-  if (!watch_.is_whole()) return false;
+  if (!watch_.is_whole() || is_overdue()) return false;
   int left = 0;
   for (int p = 0; p < size_; ++p) left += p != rank_ && watch_.has_left(p) ? 1 : 0;
   for (int p = 0; p < size_; ++p) {
@@ -76,6 +83,33 @@ bool Messages::is_hopeful() {
     }
   }
   return true;
+}
+
+// Whether the time of a message is up; then the group is revoked.
+bool Messages::is_overdue() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return false;
+  next_look_ = now + kLook;
+  Message* overdue = nullptr;
+  visit_outstanding([&](Message& m) {
+    if (overdue == nullptr && m.limit.is_over()) overdue = &m;
+  });
+  if (overdue == nullptr) return false;
+  // A wait whose limit is over: it says what every wait says.
+  const int peer = overdue->peer >= 0 ? overdue->peer : rank_;
+  return !watch_.wait(peer, [] { return false; }, overdue->limit);
+}
+
+template <class Visit>
+void Messages::visit_outstanding(Visit visit) const {
+  for (const auto& queue : sends_) {
+    for (const Ptr& m : queue) visit(*m);
+  }
+  for (const Ptr& m : receives_) visit(*m);
+  for (const Incoming& in : incoming_) {
+    if (in.matched != nullptr) visit(*in.matched);
+    if (in.failed != nullptr) visit(*in.failed);
+  }
 }
 
 int Messages::progress_locked() {
@@ -252,30 +286,20 @@ bool Messages::check(Message& receive, int peer, uint64_t bytes, uint32_t dtype)
 void Messages::finish(Message& message) { message.done.store(true, std::memory_order_release); }
 
 void Messages::fail_all() {
-  const auto fail = [&](const Ptr& m) {
-    if (m == nullptr) return;
-    const char* const what = m->is_send ? "send" : "recv";
+  visit_outstanding([&](Message& m) {
+    const char* const what = m.is_send ? "send" : "recv";
     const std::string where = std::string(what) + " on rank " + std::to_string(rank_);
     if (watch_.is_revoked()) {
       const Failure f = watch_.failure();
-      m->error = std::make_unique<Error>(f.kind, where + ": " + f.why, f.culprit);
+      m.error = std::make_unique<Error>(f.kind, where + ": " + f.why, f.culprit);
     } else {
-      m->error =
-          std::make_unique<Error>(Error::Kind::kAborted, where + ": the group was destroyed");
+      m.error = std::make_unique<Error>(Error::Kind::kAborted, where + ": the group was destroyed");
     }
-    finish(*m);
-  };
-  for (auto& queue : sends_) {
-    std::for_each(queue.begin(), queue.end(), fail);
-    queue.clear();
-  }
-  std::for_each(receives_.begin(), receives_.end(), fail);
+    finish(m);
+  });
+  for (auto& queue : sends_) queue.clear();
   receives_.clear();
-  for (Incoming& in : incoming_) {
-    fail(in.matched);
-    fail(in.failed);
-    in.matched = in.failed = nullptr;
-  }
+  for (Incoming& in : incoming_) in.matched = in.failed = nullptr;
   outstanding_ = 0;
 }
 

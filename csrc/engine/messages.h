@@ -29,6 +29,7 @@ struct Message {
   unsigned char* data = nullptr;
   uint64_t moved = 0;      // of the payload
   bool has_begun = false;  // the header was sent, or has come
+  Limit limit;             // runs from the call on, whether or not somebody waits
   std::atomic<bool> done{false};
   std::unique_ptr<Error> error;  // set before done
 };
@@ -39,8 +40,9 @@ class Messages {
            std::vector<std::shared_ptr<const Life>> lives);
 
   std::shared_ptr<Message> send(int peer, uint32_t tag, DType dtype, uint64_t count,
-                                const void* data);
-  std::shared_ptr<Message> receive(int peer, uint32_t tag, DType dtype, uint64_t count, void* data);
+                                const void* data, milliseconds timeout);
+  std::shared_ptr<Message> receive(int peer, uint32_t tag, DType dtype, uint64_t count, void* data,
+                                   milliseconds timeout);
   int progress();
   int wait(const std::shared_ptr<Message>& message, milliseconds timeout);
   bool is_done(const std::shared_ptr<Message>& message);
@@ -69,9 +71,13 @@ class Messages {
     std::list<Early> waiting;  // early messages, oldest first
   };
 
-  Ptr make(bool is_send, int peer, uint32_t tag, DType dtype, uint64_t count, void* data);
+  Ptr make(bool is_send, int peer, uint32_t tag, DType dtype, uint64_t count, void* data,
+           milliseconds timeout);
   int progress_locked();
   bool is_hopeful();
+  bool is_overdue();
+  template <class Visit>
+  void visit_outstanding(Visit visit) const;
   bool push(int peer);
   bool pull(int peer);
   void begin_payload(int peer, const Header& header);
@@ -92,6 +98,7 @@ class Messages {
   std::list<Ptr> receives_;             // not yet matched, in the order of their calls
   std::vector<Incoming> incoming_;      // by peer
   int outstanding_ = 0;
+  std::chrono::steady_clock::time_point next_look_;  // at the clocks of messages
 };
 
 }  // namespace dda

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "torch/errors.h"
-#include "torch/sparse.h"
 
 namespace dda {
 namespace {
@@ -28,10 +27,6 @@ const at::Tensor& only(const Tensors& tensors) {
 at::TensorList list_of(const std::vector<Tensors>& lists) {
   TORCH_CHECK(lists.size() <= 1, "dda: a call takes one list of tensors, not ", lists.size());
   return lists.empty() ? at::TensorList() : at::TensorList(lists[0]);
-}
-
-void check_same_length(size_t outputs, size_t inputs) {
-  TORCH_CHECK(outputs == inputs, "dda: ", outputs, " outputs for ", inputs, " inputs");
 }
 
 bool on_gpu(const at::Tensor& tensor) { return tensor.defined() && tensor.is_cuda(); }
@@ -116,12 +111,13 @@ void DdaBackend::refuse(const std::exception& error, bool on_gpu) noexcept {
 }
 
 WorkPtr DdaBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  if (tensors.size() == 1 && tensors[0].is_sparse() && !tensors[0].is_cuda()) {
-    sparse_all_reduce(*this, tensors[0], to_reduction(opts.reduceOp), timeout_of(opts.timeout));
-    return track(c10::make_intrusive<FinishedWork>(OpType::_ALLREDUCE_SPARSE, tensors));
-  }
-  return issue("dda:all_reduce", OpType::ALLREDUCE, opts, on_gpu(tensors), [&](Batch& batch) {
-    batch.push_back(calls::all_reduce(only(tensors), only(tensors), to_reduction(opts.reduceOp)));
+  const bool is_sparse = tensors.size() == 1 && tensors[0].is_sparse();
+  const OpType type = is_sparse ? OpType::_ALLREDUCE_SPARSE : OpType::ALLREDUCE;
+  return issue("dda:all_reduce", type, opts, on_gpu(tensors), [&](Batch& batch) {
+    const at::Tensor& tensor = only(tensors);
+    const Reduction reduction = to_reduction(opts.reduceOp);
+    batch.push_back(is_sparse ? calls::all_reduce_sparse(tensor, reduction)
+                              : calls::all_reduce(tensor, tensor, reduction));
   });
 }
 

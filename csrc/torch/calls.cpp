@@ -149,6 +149,18 @@ Operation all_reduce(const at::Tensor& in, const at::Tensor& out, Reduction redu
   return builder.done();
 }
 
+Operation all_reduce_sparse(const at::Tensor& tensor, Reduction reduction) {
+  TORCH_CHECK(reduction.op == ReduceOp::kSum,
+              "dda all_reduce: of sparse tensors there is only a sum; call to_dense() for ",
+              name_of(reduction.op));
+  TORCH_CHECK(tensor.is_cpu(), "dda all_reduce: sparse tensors are summed on the CPU only; call ",
+              "to_dense(), or cpu()");
+  Operation operation(Collective::kAllReduce, c10d::OpType::_ALLREDUCE_SPARSE);
+  operation.out.push_back(tensor);
+  operation.is_sparse = true;
+  return operation;
+}
+
 Operation reduce(const at::Tensor& in, const at::Tensor& out, Reduction reduction, int64_t root,
                  Place place) {
   Builder builder(Collective::kReduce, c10d::OpType::REDUCE);

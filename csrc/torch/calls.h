@@ -24,6 +24,8 @@ Operation barrier();
 // `in` may be `out`.
 Operation all_reduce(const at::Tensor& in, const at::Tensor& out, Reduction reduction,
                      Algorithm algorithm = Algorithm::kAuto);
+// In place, of a tensor of layout sparse_coo.
+Operation all_reduce_sparse(const at::Tensor& tensor, Reduction reduction);
 // `out` is written on the root only.
 Operation reduce(const at::Tensor& in, const at::Tensor& out, Reduction reduction, int64_t root,
                  Place place);

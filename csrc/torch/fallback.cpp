@@ -53,6 +53,69 @@ Options with_root(const Operation& operation) {
 
 }  // namespace
 
+void FallbackBackend::check(const c10d::ReduceOp& op, at::TensorList tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK(op != c10d::ReduceOp::AVG || !c10::isIntegralType(tensor.scalar_type(), true),
+                "dda: gloo, which serves this group, has no average of ", tensor.scalar_type(),
+                "; sum and divide");
+  }
+}
+
+WorkPtr FallbackBackend::track(WorkPtr work) {
+  if (block_) block_->push_back(work);
+  return work;
+}
+
+template <typename Issue>
+WorkPtr FallbackBackend::one_by_one(size_t calls, Issue issue) {
+  std::vector<WorkPtr> parts;
+  for (size_t i = 0; i < calls; ++i) parts.push_back(issue(i));
+  return track(c10::make_intrusive<CombinedWork>(std::move(parts)));
+}
+
+WorkPtr FallbackBackend::allreduce_coalesced(Tensors& tensors,
+                                             const c10d::AllreduceCoalescedOptions& opts) {
+  check(opts.reduceOp, tensors);
+  return one_by_one(tensors.size(), [&](size_t i) {
+    Tensors one{tensors[i]};
+    return gloo_->allreduce(one, opts);
+  });
+}
+
+WorkPtr FallbackBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                             const c10d::AllgatherOptions& opts) {
+  for (const Tensors& of_rank : outputs) check_same_length(of_rank.size(), inputs.size());
+  return one_by_one(inputs.size(), [&](size_t i) {
+    std::vector<Tensors> parts(1);
+    for (const Tensors& of_rank : outputs) parts[0].push_back(of_rank[i]);
+    Tensors one{inputs[i]};
+    return gloo_->allgather(parts, one, opts);
+  });
+}
+
+WorkPtr FallbackBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                         const c10d::AllgatherOptions& opts) {
+  check_same_length(outputs.size(), inputs.size());
+  return one_by_one(inputs.size(),
+                    [&](size_t i) { return gloo_->_allgather_base(outputs[i], inputs[i], opts); });
+}
+
+WorkPtr FallbackBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                         const c10d::ReduceScatterOptions& opts) {
+  check_same_length(outputs.size(), inputs.size());
+  check(opts.reduceOp, outputs);
+  return one_by_one(inputs.size(), [&](size_t i) {
+    return gloo_->_reduce_scatter_base(outputs[i], inputs[i], opts);
+  });
+}
+
+WorkPtr FallbackBackend::endCoalescing() {
+  TORCH_CHECK(block_, "dda: endCoalescing without startCoalescing");
+  auto work = c10::make_intrusive<CombinedWork>(std::move(*block_));
+  block_.reset();
+  return work;
+}
+
 void FallbackBackend::execute(const Operation& op) {
   Tensors in(op.in.begin(), op.in.end());
   Tensors out(op.out.begin(), op.out.end());

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "torch/errors.h"
+#include "torch/sparse.h"
 #include "torch/staging.h"
 
 namespace dda {
@@ -102,6 +103,7 @@ class Staging {
 }  // namespace
 
 void Operation::run(Group& group) const {
+  if (is_sparse) return sparse_all_reduce(group, *this);
   perform(
       group.rank(), [&](const Call& call) { raising([&] { group.run(call); }); },
       [&](const std::exception& error) { refuse(group, error); });
@@ -123,6 +125,10 @@ void Operation::perform(int rank, c10::function_ref<void(const Call&)> perform,
 std::vector<at::Tensor> Operation::results() const {
   const TensorVector& tensors = out.empty() ? in : out;
   return {tensors.begin(), tensors.end()};
+}
+
+void check_same_length(size_t outputs, size_t inputs) {
+  TORCH_CHECK(outputs == inputs, "dda: ", outputs, " outputs for ", inputs, " inputs");
 }
 
 std::string message_of(const std::exception& error) {

@@ -43,11 +43,15 @@ struct Operation {
   c10d::OpType type;
   TensorVector in, out;  // one tensor each, or one for each rank where `..._listed`
   bool in_listed = false, out_listed = false;
+  bool is_sparse = false;        // the tensor of an all_reduce, which goes by sparse.h
   Counts in_counts, out_counts;  // elements for each rank; empty where the parts are equal
 };
 
 // Several operations that are issued as one; nearly always one.
 using Batch = c10::SmallVector<Operation, 1>;
+
+// Raises unless a coalesced call has as many outputs as inputs.
+void check_same_length(size_t outputs, size_t inputs);
 
 // Without torch's stack trace.
 std::string message_of(const std::exception& error);

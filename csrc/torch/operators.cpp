@@ -1,5 +1,6 @@
 #include "torch/operators.h"
 
+#include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
@@ -45,12 +46,25 @@ at::Tensor new_exchanged(const at::Tensor& input, OptionalSplits output_splits) 
 
 namespace {
 
+// With TORCH_DISTRIBUTED_DEBUG=DETAIL torch wraps a backend in one that checks calls. dda checks
+// its own calls, so its operators go to the wrapped one. Through Python, since a torch without gloo
+// does not have the class.
+c10::intrusive_ptr<c10d::Backend> backend_named(const std::string& group_name,
+                                                at::DeviceType device) {
+  auto backend = group_named(group_name)->getBackend(device);
+  if (dynamic_cast<Executor*>(backend.get()) != nullptr) return backend;
+  const pybind11::gil_scoped_acquire gil;
+  const pybind11::object wrapper = pybind11::cast(backend);
+  if (!pybind11::hasattr(wrapper, "wrapped_pg")) return backend;
+  return wrapper.attr("wrapped_pg").cast<c10::intrusive_ptr<c10d::Backend>>();
+}
+
 // A group's backend, held while an operator runs.
 class Target {
  public:
   Target(const std::string& group_name, at::DeviceType device)
       : device_(device),
-        backend_(group_named(group_name)->getBackend(device)),
+        backend_(backend_named(group_name, device)),
         executor_(dynamic_cast<Executor*>(backend_.get())) {
     TORCH_CHECK(executor_ != nullptr, "dda: the group '", group_name, "' has the ", device,
                 " backend '", backend_->getBackendName(),

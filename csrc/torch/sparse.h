@@ -2,13 +2,12 @@
 // how many, then gather everybody's indices and values, and each adds them up.
 #pragma once
 
-#include "torch/executor.h"
+#include "torch/operation.h"
 
 namespace dda {
 
-// Writes the coalesced sum over ranks to `tensor` (layout sparse_coo). Only sums exist. Each of the
-// three steps may take `timeout`; 0: the group's.
-void sparse_all_reduce(Executor& executor, const at::Tensor& tensor, Reduction reduction,
-                       milliseconds timeout);
+// Runs an operation of calls::all_reduce_sparse to its end: writes the coalesced sum over ranks to
+// its tensor. Each of the three steps may take the operation's timeout.
+void sparse_all_reduce(Group& group, const Operation& operation);
 
 }  // namespace dda

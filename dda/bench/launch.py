@@ -53,7 +53,8 @@ class Team:
     processes: list[subprocess.Popen[bytes]]
     log: Path
     ranks: dict[int, Pipe] = field(default_factory=dict)
-    places: dict[int, tuple[int, str]] = field(default_factory=dict)  # process id and host
+    # Of each rank: process id, host, and threads of each library.
+    places: dict[int, tuple[int, str, dict[str, int]]] = field(default_factory=dict)
 
     def ask(self, method: str, *values: Any, timeout: float) -> list[Any]:
         """Asks every rank for the same, and returns the answers in rank order.
@@ -271,8 +272,8 @@ class Launcher:
                 ) from None
             if not caller.poll(_START_LIMIT):
                 raise TeamError(f"{team.spec}: a process called and then said nothing")
-            spec, rank, pid, host = caller.recv()
+            spec, rank, place = caller.recv()
             of = next(other for other in started if str(other.spec) == spec)
             of.ranks[rank] = caller
-            of.places[rank] = (pid, host)
+            of.places[rank] = place
         team.ranks = dict(sorted(team.ranks.items()))

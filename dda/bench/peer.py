@@ -66,6 +66,10 @@ class Peer(ABC):
     def versions(self) -> dict[str, str]:
         """Returns the versions of what is measured."""
 
+    def threads(self) -> dict[str, int]:
+        """Returns how many threads each library that has a number of its own may use here."""
+        return {}
+
     def close(self) -> None:  # noqa: B027 (most have nothing to do)
         """Leaves the group."""
 

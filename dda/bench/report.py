@@ -52,9 +52,16 @@ class Report:
         self.versions = versions
         self.specs = [spec for spec in options.specs if spec in {team.spec for team in teams}]
         self.devices = [
-            {"rank": rank, "group": 0, "pid": pid, "hostname": host, "backend": str(team.spec)}
+            {
+                "rank": rank,
+                "group": 0,
+                "pid": pid,
+                "hostname": host,
+                "backend": str(team.spec),
+                "threads": threads,
+            }
             for team in teams
-            for rank, (pid, host) in sorted(team.places.items())
+            for rank, (pid, host, threads) in sorted(team.places.items())
         ]
         self.lines: list[Line] = []
         self.notes: list[str] = []

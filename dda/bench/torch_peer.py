@@ -87,6 +87,15 @@ class TorchPeer(Peer):
             found["dda"] = dda.__version__
         return found
 
+    def threads(self) -> dict[str, int]:
+        """Returns torch's number of threads, and how many a call of dda's uses at most."""
+        found = {"torch": torch.get_num_threads()}
+        if self.spec.backend == "dda" and self.spec.level != "dispatch":
+            import dda
+
+            found["dda"] = dda.explain("all_reduce", 1 << 40).blocks
+        return found
+
     def close(self) -> None:
         """Leaves the group."""
         dist.destroy_process_group()

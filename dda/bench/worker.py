@@ -55,7 +55,8 @@ def main(arguments: list[str]) -> None:
     spec = Spec(backend, level or "torch")
     peer = make_peer(job, spec, int(arguments[2]) if len(arguments) > 2 else -1)
     connection = Client(tuple(job["address"]), authkey=bytes.fromhex(job["key"]))
-    connection.send((str(spec), peer.rank, os.getpid(), socket.gethostname()))
+    place = (os.getpid(), socket.gethostname(), peer.threads())
+    connection.send((str(spec), peer.rank, place))
     while True:
         try:
             method, values = connection.recv()

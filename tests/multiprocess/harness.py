@@ -152,6 +152,7 @@ def _set_up(job: _Job) -> None:
     for name in ("DDA_TEST_BACKEND", "TORCH_DEVICE_BACKEND_AUTOLOAD"):
         os.environ.pop(name, None)
     os.environ.update(job.env)
+    dist.set_debug_level_from_env()  # torch has read it when the server imported torch
     torch.set_num_threads(int(job.env.get("OMP_NUM_THREADS", "1")))
     if device().type == "cuda":
         torch.cuda.set_device(job.rank % torch.cuda.device_count())

@@ -94,6 +94,11 @@ def test_command_with_levels_and_files(tmp_path):
     assert "# Out of bounds values : 0 OK" in done.stdout
     assert [row[0] for row in rows_of(done.stdout)] == ["64", "65536"]
     results = json.loads((tmp_path / "r.json").read_text())
+    devices = results["config"]["devices"]
+    assert len(devices) == 2 * 3
+    for device in devices:
+        names = {"torch"} if device["backend"] == "dda@dispatch" else {"torch", "dda"}
+        assert device["threads"] == dict.fromkeys(names, 1)
     for line in results["results"]:
         assert line["compared_form"] == "out_of_place"
         engine, dispatch = (line["peers"][f"dda@{name}"] for name in ("engine", "dispatch"))

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _coalescing_manager
 
 from tests.multiprocess.cases import message_of
 from tests.multiprocess.harness import BACKEND, Ranks, listen, run_ranks, tell
@@ -59,10 +60,89 @@ def every_collective(group: dist.ProcessGroup | None = None) -> None:
     dist.recv(got, group=group, group_src=peer)
     work.wait()
     assert got[0] == peer
+    coalesced(group)
     box: list[object] = [None] * world
     dist.all_gather_object(box, {"rank": rank}, group=group)
     assert box == [{"rank": r} for r in range(world)]
     dist.barrier(group)
+
+
+def coalesced(group: dist.ProcessGroup | None = None) -> None:
+    """Several calls as one, of several dtypes and lengths, in every form of the manager."""
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    dtypes = (torch.float32, torch.int64, torch.float64)
+    for device in (None, torch.device("cpu")):
+        for is_async in (False, True):
+            sums = [torch.full((i + 1,), rank + i, dtype=d) for i, d in enumerate(dtypes)]
+            gathered = [torch.empty(world * (i + 1), dtype=d) for i, d in enumerate(dtypes)]
+            parts = [torch.empty(i + 1, dtype=d) for i, d in enumerate(dtypes)]
+            for out, inputs, call in (
+                (sums, sums, lambda o, i: dist.all_reduce(o, group=group)),
+                (gathered, sums, lambda o, i: dist.all_gather_into_tensor(o, i, group=group)),
+                (parts, gathered, lambda o, i: dist.reduce_scatter_tensor(o, i, group=group)),
+            ):
+                with _coalescing_manager(group, device, is_async) as block:
+                    for o, i in zip(out, inputs, strict=True):
+                        call(o, i)
+                if is_async:
+                    block.wait()
+            for i in range(len(dtypes)):
+                total = sum(range(world)) + world * i
+                assert torch.equal(sums[i], torch.full_like(sums[i], total)), (device, is_async)
+                assert torch.equal(gathered[i], torch.full_like(gathered[i], total))
+                assert torch.equal(parts[i], torch.full_like(parts[i], total * world))
+    after, before = (rank + 1) % world, (rank - 1) % world
+    got = [torch.empty(3), torch.empty(2)]
+    calls = [
+        dist.P2POp(dist.isend, torch.full((3,), float(rank)), group=group, group_peer=after, tag=1),
+        dist.P2POp(dist.isend, torch.full((2,), -1.0), group=group, group_peer=before, tag=2),
+        dist.P2POp(dist.irecv, got[0], group=group, group_peer=before, tag=1),
+        dist.P2POp(dist.irecv, got[1], group=group, group_peer=after, tag=2),
+    ]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    assert torch.equal(got[0], torch.full((3,), float(before)))
+    assert torch.equal(got[1], torch.full((2,), -1.0))
+
+
+def average(rank: int, world: int) -> None:
+    """Gloo averages floats only; for others it would fail after it has written the sum."""
+    dda = importlib.import_module("dda")
+    mean = (world - 1) / 2
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        whole = torch.full((world,), rank, dtype=dtype)
+        want = torch.full((world,), mean, dtype=dtype)
+        x, part, listed = whole.clone(), whole.new_empty(1), whole.new_empty(1)
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        assert torch.equal(x, want)
+        assert torch.equal(dda.all_reduce(whole, "avg"), want)
+        dist.reduce_scatter_tensor(part, whole, dist.ReduceOp.AVG)
+        dist.reduce_scatter(listed, list(whole.chunk(world)), dist.ReduceOp.AVG)
+        assert torch.equal(part, want[:1]) and torch.equal(listed, want[:1])
+        assert torch.equal(dda.reduce_scatter(whole, "avg"), want[:1])
+        with _coalescing_manager():
+            dist.reduce_scatter_tensor(part.zero_(), whole, dist.ReduceOp.AVG)
+        assert torch.equal(part, want[:1])
+        x = whole.clone()
+        dist.reduce(x, 1, dist.ReduceOp.AVG)
+        assert rank != 1 or torch.equal(x, want)
+        x = whole.clone()
+        dda.reduce(x, 1, "avg")
+        assert torch.equal(x, want if rank == 1 else whole)
+    x = torch.arange(3)
+    for call in (
+        lambda: dist.all_reduce(x, dist.ReduceOp.AVG),
+        lambda: dist.reduce(x, 0, dist.ReduceOp.AVG),
+        lambda: dda.all_reduce(x, "avg", out=x),
+    ):
+        assert "no average of Long" in message_of(call)
+    assert torch.equal(x, torch.arange(3)), "a refused call wrote"
+    dist.barrier()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_averages_where_gloo_serves(world: int) -> None:
+    run_ranks(average, world, env=APART)
 
 
 def kind_of(group: dist.ProcessGroup | None = None) -> str:

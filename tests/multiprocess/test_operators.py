@@ -245,6 +245,15 @@ def in_detail(rank: int, world: int) -> None:
     assert torch.equal(dda.all_reduce(torch.ones(3)), torch.full((3,), float(world)))
     assert dda.empty(4).numel() == 4
     assert dda.explain("all_reduce", 64).algorithm == "flat"
+    group = dist.group.WORLD
+    assert "Wrapper" in type(group._get_backend(torch.device("cpu"))).__name__
+    name = group.group_name
+    x = torch.arange(3.0)
+    assert torch.equal(torch.ops.dda.all_reduce(x, "sum", name), world * x)
+    assert torch.equal(torch.ops.dda.all_gather(x, name), x.repeat(world))
+    torch.ops.dda.barrier(name)
+    dist.all_reduce(x)
+    assert torch.equal(x, world * torch.arange(3.0))
 
 
 def test_functions_with_the_debug_level_detail() -> None:

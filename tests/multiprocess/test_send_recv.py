@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -319,3 +321,35 @@ def receive_from_nobody(rank: int, world: int) -> str:
 
 def test_F24_a_receive_from_any_rank_ends_when_all_have_left() -> None:
     assert "left" in run_ranks(receive_from_nobody, 3, timeout=20)[0]
+
+
+def nobody_waits(rank: int, world: int, is_send: bool) -> tuple[str, float]:
+    """Rank 0 issues a message that rank 1 never answers, and looks at it now and then."""
+    dist.barrier()
+    if rank == 1:
+        time.sleep(5)
+        return "", 0.0
+    begin = time.monotonic()
+    start = dist.isend if is_send else dist.irecv
+    # Two: one whose handle is kept, one whose handle and tensor are dropped.
+    work = start(torch.ones(BIG), 1)
+    assert work is not None
+    dropped = np.ones(BIG, dtype=np.float32)
+    is_alive = weakref.ref(dropped)
+    start(torch.from_numpy(dropped), 1)
+    del dropped
+    while not work.is_completed() and time.monotonic() < begin + 4:
+        time.sleep(0.01)
+    took = time.monotonic() - begin
+    message = c.message_of(work.wait) if work.is_completed() else "it is outstanding"
+    time.sleep(0.1)
+    assert is_alive() is None, "the memory of the dropped message is held"
+    return message, took
+
+
+@pytest.mark.parametrize("is_send", [True, False], ids=["send", "recv"])
+def test_F25_a_message_that_nobody_waits_for_times_out(is_send: bool) -> None:
+    ranks = run_ranks(nobody_waits, 2, is_send, group_timeout=1, timeout=20)
+    message, took = ranks[0]
+    assert "Timed out after 1000 ms" in message and "rank 1 did not come" in message, message
+    assert 0.9 < took < 2.5, took

@@ -104,7 +104,8 @@ class Group {
   virtual void refuse(const std::string& why) noexcept = 0;
 
   // Point to point. Messages of one pair and tag arrive in order; peer -1 receives from any rank.
-  // A message lives until it is done; `data` must live as long.
+  // A message lives until it is done; `data` must live as long. Once the group's timeout has passed
+  // since the call, progress() fails it, whether or not somebody waits for it.
   virtual std::shared_ptr<Message> send(int peer, uint32_t tag, DType dtype, uint64_t count,
                                         const void* data) = 0;
   virtual std::shared_ptr<Message> receive(int peer, uint32_t tag, DType dtype, uint64_t count,
