@@ -1,5 +1,6 @@
 // all_gather: every rank stages a chunk of its part, and copies everybody's chunk from where it
-// lies. One hop; a rank reads n - 1 parts, as any algorithm must.
+// lies. One hop; a rank reads n - 1 parts, as any algorithm must. Large parts are one chunk that is
+// not staged: peers fetch it from the rank's own memory.
 #pragma once
 
 #include "collectives/task.h"
@@ -17,7 +18,7 @@ DDA_DEVICE bool all_gather(Block& b, const Task& t) {
     for (int i = 1; i < b.size(); ++i) {
       const int p = b.neighbour(i);
       const Range r = t.range(b.index(), t.out.count_of(p), c);
-      b.deliver(t.out.at(p) + t.offset(r), b.staged(p, c, 0, t.offset(r)), t.bytes(r));
+      if (!b.fetch(t.out.at(p) + t.offset(r), p, c, 0, t.offset(r), t.bytes(r))) return false;
     }
   }
   return true;

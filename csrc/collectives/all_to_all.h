@@ -1,7 +1,7 @@
 // all_to_all: every rank stages, chunk by chunk, what each peer is to get, and copies from each
 // peer what that peer has staged for it. Parts may differ for every pair; a pair that has nothing
 // left exchanges empty chunks until the longest is through, so the number of chunks is the same for
-// all.
+// all. Large parts are one chunk that is not staged: peers fetch it from the rank's own memory.
 #pragma once
 
 #include "collectives/task.h"
@@ -20,12 +20,13 @@ DDA_DEVICE bool all_to_all(Block& b, const Task& t) {
     }
     b.publish();
     if (!b.wait_all()) return false;
-    for (int i = 0; i < b.size(); ++i) {
+    const Range own = t.range(b.index(), t.out.count_of(me), c);
+    b.deliver(t.out.at(me) + t.offset(own), t.in.at(me) + t.offset(own), t.bytes(own));
+    for (int i = 1; i < b.size(); ++i) {
       const int p = b.neighbour(i);
       const Range r = t.range(b.index(), t.out.count_of(p), c);
-      const unsigned char* const from =
-          i == 0 ? t.in.at(me) + t.offset(r) : b.staged(p, c, me * stride, 0);
-      b.deliver(t.out.at(p) + t.offset(r), from, t.bytes(r));
+      unsigned char* const to = t.out.at(p) + t.offset(r);
+      if (!b.fetch(to, p, c, me * stride, t.offset(r), t.bytes(r))) return false;
     }
   }
   return true;

@@ -45,6 +45,11 @@ constexpr Variable kVariables[] = {
            "Bytes of one staging slot. A larger message passes through the slots in chunks."),
     number("DDA_FLAT_MAX_BYTES", &Env::flat_max_bytes, -1, 1024 * kGiB, "-1", kAgreed,
            "Largest all_reduce that takes the flat path. -1 leaves the choice to the table."),
+    number(
+        "DDA_SINGLE_COPY_BYTES", &Env::single_copy_bytes, -1, 1024 * kGiB, "-1", kAgreed,
+        "Smallest part of an all_gather or all_to_all that ranks read from each other's memory in "
+        "one copy (process_vm_readv), where the host permits it. 0: none. -1: those of 256 KiB to "
+        "4 MiB."),
     number("DDA_SPIN", &Env::spin, 0, kGiB, "200", kLocal,
            "How often a waiting rank polls before it gives its core away."),
     text("DDA_ISA", &Env::isa, "auto|baseline|avx2|avx512", "auto", kLocal,

@@ -13,6 +13,7 @@ namespace dda {
 struct Env {
   int64_t slot_bytes;             // DDA_SLOT_BYTES
   int64_t flat_max_bytes;         // DDA_FLAT_MAX_BYTES
+  int64_t single_copy_bytes;      // DDA_SINGLE_COPY_BYTES
   int64_t spin;                   // DDA_SPIN
   std::string isa;                // DDA_ISA
   std::string failpoint;          // DDA_FAILPOINT

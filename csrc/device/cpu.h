@@ -2,6 +2,7 @@
 //
 //   stage(c, …)     copies into this rank's staging slot for chunk c
 //   staged(p, c, …) where peer p's chunk c lies, once p has published it
+//   fetch(to, p, …) copies that to a place in the output; false: stop, the call failed
 //   publish()       one release: all that this block has written is visible to whoever sees it
 //   wait(p, s)      acquires peer p's s-th publication of this call; false: stop, the call failed
 //   wait_all()      acquires everybody's publication of the number that this block has reached
@@ -18,6 +19,7 @@
 // those who published a later step, for which the algorithms wait.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -32,6 +34,7 @@
 #include "engine/failpoint.h"
 #include "engine/watch.h"
 #include "memory/layout.h"
+#include "memory/process.h"
 
 namespace dda {
 
@@ -45,6 +48,7 @@ inline constexpr std::memory_order kSignal = std::memory_order_release;
 // What a rank says when it enters.
 struct EntryRecord {
   uint32_t number = 0;  // of the call
+  bool is_readable = false;
   Signature signature;
   uint64_t where = 0;
   uint64_t where_out = 0;
@@ -60,7 +64,7 @@ class CpuBlock {
 
   CpuBlock(const ArenaView* arenas, const Layout& layout, Watch& watch, const CpuOps& ops, int rank,
            int index, const EntryRecord& entry, bool entered, uint64_t slot_bytes, bool streams,
-           StoreChoice& store)
+           StoreChoice& store, const pid_t* processes)
       : arenas_(arenas),
         layout_(layout),
         watch_(watch),
@@ -72,6 +76,7 @@ class CpuBlock {
         slot_bytes_(slot_bytes),
         streams_(streams),
         store_(store),
+        processes_(processes),
         step_(entered ? 1 : 0),
         first_(entered ? 2 : 1) {}
 
@@ -91,7 +96,8 @@ class CpuBlock {
     return in_ring(rank_, entry_.where, c) + at;
   }
   void stage(uint64_t c, uint64_t at, const void* from, uint64_t bytes) const {
-    if (is_symmetric(entry_.where)) return;  // peers read it where it is
+    // Peers read it where it is.
+    if (is_symmetric(entry_.where) || processes_ != nullptr) return;
     store_.copy(ops_, slot(c, at), from, bytes);
   }
   // Peer p's chunk `c`: at byte `at` of its slot, or at byte `offset` of its symmetric tensor.
@@ -117,6 +123,7 @@ class CpuBlock {
     DDA_FAILPOINT_AT("publish");
     if (step_++ == 0) {
       Entry& mine = own_entry();
+      mine.is_readable = entry_.is_readable;
       mine.signature = entry_.signature.word;
       mine.where = entry_.where;
       mine.where_out = entry_.where_out;
@@ -156,8 +163,30 @@ class CpuBlock {
       copy(dst, src, bytes);
     }
   }
+  // Copies peer p's chunk `c` to the output, from where `staged` says; or, in a call of one copy,
+  // from the peer's process, at byte `offset` of the part that is for this rank.
+  bool fetch(void* to, int p, uint64_t c, uint64_t at, uint64_t offset, uint64_t bytes) const {
+    if (processes_ == nullptr || is_symmetric(entry_of(p).where)) {
+      deliver(to, staged(p, c, at, offset), bytes);
+      return true;
+    }
+    return bytes == 0 || read(to, p, offset, bytes);
+  }
 
  private:
+  // In pieces, so that it ends soon after the group is revoked.
+  bool read(void* to, int p, uint64_t offset, uint64_t bytes) const {
+    constexpr uint64_t kPiece = 4 << 20;
+    const uint64_t from = arenas_[p].addresses(entry_.number & 1)[rank_] + offset;
+    for (uint64_t done = 0; done < bytes; done += kPiece) {
+      DDA_FAILPOINT_AT("read");
+      if (watch_.is_revoked() || watch_.is_closed()) return false;
+      const int error = read_process(processes_[p], from + done, static_cast<char*>(to) + done,
+                                     std::min(kPiece, bytes - done));
+      if (error != 0) return watch_.fail_to_read(p, error);
+    }
+    return watch_.is_alive(p);  // so the pid was the peer's all the time
+  }
   // Chunk `c` of a call that began at offset `where`: each chunk in the next slot of the ring, or
   // the one chunk behind the ring. Whatever a peer says, it is kept within its arena.
   unsigned char* in_ring(int p, uint64_t where, uint64_t c) const {
@@ -217,6 +246,7 @@ class CpuBlock {
   const uint64_t slot_bytes_;
   const bool streams_;
   StoreChoice& store_;
+  const pid_t* const processes_;  // by rank: whose memory this call reads; nullptr: nobody's
   uint32_t step_;
   const uint32_t first_;
 };

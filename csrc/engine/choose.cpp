@@ -9,16 +9,27 @@ namespace dda {
 namespace {
 
 constexpr uint64_t kOverlapBytes = 32 << 10;
+// Between these one copy by the kernel is faster than two of ours; above, it has to look up more
+// pages than it saves.
+constexpr uint64_t kSingleCopyBytes = 256 << 10;
+constexpr uint64_t kSingleCopyEnd = 4 << 20;
+
+bool has_single_copy(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kAllToAll;
+}
 
 }  // namespace
 
-Tuning default_tuning(const Layout& layout) {
+Tuning default_tuning(const Layout& layout, bool can_read) {
   Tuning tuning;
   // Two ranks: both forms move the same bytes between the cores, and flat has one hop.
   tuning.flat_max_bytes = layout.size == 2 ? UINT64_MAX : 16 << 10;
   if (env().flat_max_bytes >= 0) tuning.flat_max_bytes = env().flat_max_bytes;
   // A block is worth its start when it has a few chunks to move.
   tuning.block_bytes = 2 * layout.slot_bytes;
+  const int64_t asked = env().single_copy_bytes;
+  tuning.single_copy_bytes = !can_read ? UINT64_MAX : asked > 0 ? asked : kSingleCopyBytes;
+  tuning.single_copy_end = asked > 0 ? UINT64_MAX : kSingleCopyEnd;
   return tuning;
 }
 
@@ -41,11 +52,14 @@ Plan choose(Collective collective, Algorithm asked, uint64_t longest, uint64_t e
       overlaps ? std::min(layout.slot_bytes, std::max(kOverlapBytes, least)) : layout.slot_bytes;
   const uint64_t stride = plan.slot / parts / kLineBytes * kLineBytes;
   const uint64_t of_block = part_of({0, longest}, 0, plan.blocks, element).count;
-  plan.chunk = std::max<uint64_t>(1, std::min(stride / element, of_block));
+  plan.single_copy = has_single_copy(collective) && bytes >= tuning.single_copy_bytes &&
+                     bytes < tuning.single_copy_end;
+  plan.chunk =
+      std::max<uint64_t>(1, plan.single_copy ? of_block : std::min(stride / element, of_block));
   plan.chunks = chunks_of(of_block, plan.chunk);
   // The entry of all_to_all is always empty: how many chunks there are depends on everybody's rows.
-  plan.enters_with_data =
-      plan.blocks == 1 && plan.chunks == 1 && collective != Collective::kAllToAll;
+  plan.enters_with_data = plan.blocks == 1 && plan.chunks == 1 &&
+                          collective != Collective::kAllToAll && !plan.single_copy;
   return plan;
 }
 
@@ -69,6 +83,9 @@ Explanation explain(Collective collective, uint64_t bytes, bool symmetric, const
   e.reason += plan.enters_with_data ? "; one chunk, announced by the entry"
                                     : "; " + std::to_string(plan.chunks) + " chunks in each of " +
                                           std::to_string(plan.blocks) + " blocks";
+  if (plan.single_copy) {
+    e.reason += ", read in their owner's memory (process_vm_readv)";
+  }
   // What CpuGroup::offer_symmetric offers.
   const bool is_offered = collective != Collective::kAllToAll &&
                           collective != Collective::kScatter && collective != Collective::kBarrier;

@@ -9,10 +9,13 @@ namespace dda {
 
 // Crossover points of this machine.
 struct Tuning {
-  uint64_t flat_max_bytes;  // an all_reduce or reduce up to here is flat
-  uint64_t block_bytes;     // a call gets one block for each so many bytes
+  uint64_t flat_max_bytes;     // an all_reduce or reduce up to here is flat
+  uint64_t block_bytes;        // a call gets one block for each so many bytes
+  uint64_t single_copy_bytes;  // parts from here on are read in their owner's memory,
+  uint64_t single_copy_end;    // … and from here on are not
 };
-Tuning default_tuning(const Layout& layout);
+// `can_read`: whether all ranks can read each other's memory.
+Tuning default_tuning(const Layout& layout, bool can_read);
 
 struct Plan {
   Algorithm algorithm = Algorithm::kFlat;
@@ -22,6 +25,8 @@ struct Plan {
   uint64_t slot = 0;    // bytes of a staging slot in this call
   // Whether the entry announces chunk 0 (a single chunk of a single block), or is empty.
   bool enters_with_data = true;
+  // Whether nothing is staged: the one chunk is read in its owner's process, if every rank lets it.
+  bool single_copy = false;
 };
 
 // `longest`: elements of the longest part that a rank contributes or receives.

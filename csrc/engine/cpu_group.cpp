@@ -38,6 +38,12 @@ std::vector<std::shared_ptr<const Life>> lives_of(const std::vector<Neighbour>& 
   return lives;
 }
 
+std::vector<pid_t> processes_of(const std::vector<Neighbour>& neighbours) {
+  std::vector<pid_t> processes;
+  for (const Neighbour& n : neighbours) processes.push_back(n.pid);
+  return processes;
+}
+
 void one_after_another(int n, void (*body)(int, void*), void* arg) {
   for (int i = 0; i < n; ++i) body(i, arg);
 }
@@ -54,7 +60,7 @@ struct CpuGroup::Running {
 };
 
 CpuGroup::CpuGroup(std::shared_ptr<Bootstrap> store, const GroupOptions& options,
-                   const Layout& layout, std::vector<Neighbour> neighbours)
+                   const Layout& layout, std::vector<Neighbour> neighbours, bool can_read)
     : rank_(options.rank),
       size_(options.size),
       timeout_(options.timeout),
@@ -63,8 +69,9 @@ CpuGroup::CpuGroup(std::shared_ptr<Bootstrap> store, const GroupOptions& options
       parallel_(options.parallel != nullptr ? options.parallel : one_after_another),
       ops_(*find_cpu_ops(env().isa.c_str())),
       layout_(layout),
-      tuning_(default_tuning(layout)),
+      tuning_(default_tuning(layout, can_read)),
       neighbours_(std::move(neighbours)),
+      processes_(processes_of(neighbours_)),
       arenas_(views_of(neighbours_, layout_)),
       watch_(Watch::Kind::kCalls, rank_, size_, arenas_.data(), lives_of(neighbours_)),
       messages_(rank_, size_, arenas_.data(), layout_, lives_of(neighbours_)),
@@ -127,19 +134,19 @@ void CpuGroup::run(const Call& call) {
     entry.bytes = call.count * size_of(call.dtype) *
                   (call.collective == Collective::kReduceScatter ? size_ : 1);
     if (!reducer.scales()) offer_symmetric(call, entry);
+    // The longest part of an uneven all_to_all may be another rank's.
+    if (plan.single_copy || call.in_counts != nullptr) offer_addresses(cut(call, plan), entry);
     // Whatever was staged before has been read once the entries are exchanged.
     const uint64_t slots = layout_.staging_bytes / plan.slot;
     const uint64_t first = (cursor_.next + plan.slot - 1) / plan.slot % slots;
     if (Place::segment_of(entry.where) == 0) entry.where = first * plan.slot;
     ok = exchange_entries(entry);
-    if (ok && call.collective == Collective::kAllToAll) {
-      check_rows(call, &longest);
-      plan = plan_for(call, longest);
-    }
+    if (ok && call.collective == Collective::kAllToAll) check_rows(call, &longest);
+    plan = plan_for(call, longest, are_all_readable());
     cursor_.next = (first + plan.chunks) % slots * plan.slot;
     const Task task = cut(call, plan);
     ok = ok && run_blocks({call, plan, task, reducer, entry}) &&
-         (!is_any_symmetric(number_) || leave_together());
+         (!(plan.single_copy || is_any_symmetric(number_)) || leave_together());
   }
   if (ok) return;
   if (watch_.take_mismatch()) throw_mismatch(call);
@@ -163,7 +170,8 @@ bool CpuGroup::run_blocks(const Running& running) {
 
 bool CpuGroup::run_block(const Running& running, int index, bool entered) {
   CpuBlock b(arenas_.data(), layout_, watch_, ops_, rank_, index, running.entry, entered,
-             running.task.slot, running.task.streams, stores_[index]);
+             running.task.slot, running.task.streams, stores_[index],
+             running.plan.single_copy ? processes_.data() : nullptr);
   const Task& t = running.task;
   const bool is_tree = running.plan.algorithm == Algorithm::kTree;
   switch (running.call.collective) {
@@ -194,12 +202,13 @@ bool CpuGroup::run_block(const Running& running, int index, bool entered) {
 
 bool CpuGroup::exchange_entries(const EntryRecord& entry) {
   CpuBlock b(arenas_.data(), layout_, watch_, ops_, rank_, 0, entry, false, layout_.slot_bytes,
-             false, stores_[0]);
+             false, stores_[0], nullptr);
   b.publish();
   return b.wait_all();
 }
 
-// A rank whose tensor was read in place returns when everybody is done with it.
+// A rank whose tensor was read in place, by mapping or by the kernel, returns when everybody is
+// done with it.
 bool CpuGroup::leave_together() {
   const uint64_t end = arenas_[rank_].step(0).load(std::memory_order_relaxed) + 1;
   arenas_[rank_].step(0).store(end, std::memory_order_release);

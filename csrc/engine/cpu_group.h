@@ -21,7 +21,7 @@ namespace dda {
 class CpuGroup final : public Group {
  public:
   CpuGroup(std::shared_ptr<Bootstrap> store, const GroupOptions& options, const Layout& layout,
-           std::vector<Neighbour> neighbours);
+           std::vector<Neighbour> neighbours, bool can_read);
   ~CpuGroup() override;
 
   int rank() const override { return rank_; }
@@ -74,8 +74,10 @@ class CpuGroup final : public Group {
   std::string find_problem(const Call& call) const;
   bool is_streamed(const Call& call) const;
   Task cut(const Call& call, const Plan& plan);
-  Plan plan_for(const Call& call, uint64_t longest) const;
+  Plan plan_for(const Call& call, uint64_t longest, bool may_read = true) const;
   void offer_symmetric(const Call& call, EntryRecord& entry) const;
+  void offer_addresses(const Task& task, EntryRecord& entry) const;
+  bool are_all_readable() const;
   bool is_any_symmetric(uint32_t number) const;
   bool exchange_entries(const EntryRecord& entry);
   void publish_rows(const Call& call, EntryRecord& entry);
@@ -98,6 +100,7 @@ class CpuGroup final : public Group {
   const Layout layout_;
   const Tuning tuning_;
   std::vector<Neighbour> neighbours_;
+  const std::vector<pid_t> processes_;
   std::vector<ArenaView> arenas_;
   Watch watch_;
   Messages messages_;

@@ -100,7 +100,8 @@ std::shared_ptr<Group> Group::create(std::shared_ptr<Bootstrap> store,
         return mine;
       },
       [&](const std::vector<Neighbour>& all) { verify_arenas(all, options, exchange.nonce()); });
-  return std::make_shared<CpuGroup>(std::move(store), options, layout, std::move(neighbours));
+  return std::make_shared<CpuGroup>(std::move(store), options, layout, std::move(neighbours),
+                                    exchange.can_all_read());
 }
 
 std::vector<std::shared_ptr<Group>> make_thread_groups(int size, const GroupOptions& options) {
@@ -121,7 +122,8 @@ std::vector<std::shared_ptr<Group>> make_thread_groups(int size, const GroupOpti
     each.rank = r;
     std::vector<Neighbour> neighbours(size);
     for (int p = 0; p < size; ++p) neighbours[p].segment = Segment::borrow(memory[p], layout.total);
-    groups.push_back(std::make_shared<CpuGroup>(nullptr, each, layout, std::move(neighbours)));
+    groups.push_back(
+        std::make_shared<CpuGroup>(nullptr, each, layout, std::move(neighbours), false));
   }
   return groups;
 }

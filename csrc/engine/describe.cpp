@@ -60,8 +60,10 @@ uint64_t longest_part(const Call& call, int size) {
   return longest;
 }
 
-Plan CpuGroup::plan_for(const Call& call, uint64_t longest) const {
-  return choose(call.collective, call.algorithm, longest, size_of(call.dtype), layout_, tuning_);
+Plan CpuGroup::plan_for(const Call& call, uint64_t longest, bool may_read) const {
+  Tuning tuning = tuning_;
+  if (!may_read) tuning.single_copy_bytes = UINT64_MAX;
+  return choose(call.collective, call.algorithm, longest, size_of(call.dtype), layout_, tuning);
 }
 
 // A large output that is not also the input is not in the caches: to write it through them would
@@ -115,6 +117,24 @@ void CpuGroup::offer_symmetric(const Call& call, EntryRecord& entry) const {
     default:
       return;
   }
+}
+
+// Says where peers may read the input in this process. Not in an all_to_all in place: a rank would
+// overwrite what its peers still have to read.
+void CpuGroup::offer_addresses(const Task& task, EntryRecord& entry) const {
+  uint64_t* const addresses = arenas_[rank_].addresses(number_ & 1);
+  entry.is_readable = true;
+  for (int p = 0; p < size_; ++p) {
+    const unsigned char* const part = task.in.at(p);
+    addresses[p] = reinterpret_cast<uint64_t>(part);
+    if (!task.in.whole && task.in.count_of(p) != 0) entry.is_readable &= part != task.out.at(p);
+  }
+}
+
+bool CpuGroup::are_all_readable() const {
+  return std::all_of(arenas_.begin(), arenas_.end(), [&](const ArenaView& arena) {
+    return arena.entry(number_ & 1).is_readable != 0;
+  });
 }
 
 void CpuGroup::publish_rows(const Call& call, EntryRecord& entry) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -24,6 +25,7 @@ constexpr int kYieldsOfMany = 40;  // more ranks than cores: to sleep leaves the
 constexpr int64_t kSleepNs = 4'000'000;     // at most; also how long a lost bell costs
 constexpr int64_t kShortSleepNs = 100'000;  // where no bell will ring
 constexpr int64_t kLifeCheckNs = 10'000'000;
+constexpr int kReadGraceMs = 200;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -115,10 +117,34 @@ bool Watch::is_whole() {
   for (int p = 0; p < size_; ++p) {
     // In this order: a rank that leaves says so before it ends.
     if (p == rank_ || lives_[p] == nullptr || lives_[p]->is_alive() || has_left(p)) continue;
-    revoke(Error::Kind::kPeerLost, p, "rank " + std::to_string(p) + " died");
+    lose(p);
     return false;
   }
   return true;
+}
+
+void Watch::lose(int p) {
+  revoke(Error::Kind::kPeerLost, p, "rank " + std::to_string(p) + " died");
+}
+
+bool Watch::is_alive(int p) {
+  if (lives_[p] == nullptr || lives_[p]->is_alive()) return true;
+  lose(p);
+  return false;
+}
+
+bool Watch::fail_to_read(int p, int error) {
+  // A process that ends loses its memory a moment before its lock, and one that was told of a
+  // failure may free what this rank still reads: these are the reasons, not what followed.
+  if (error == ESRCH) lose(p);
+  for (int i = 0; i < kReadGraceMs && is_alive(p) && !is_revoked() && !is_closed(); ++i) {
+    ::usleep(1000);
+  }
+  revoke(Error::Kind::kSystem, p,
+         "rank " + std::to_string(rank_) + " could not read the memory of rank " +
+             std::to_string(p) + " (" + std::strerror(error) +
+             "); set DDA_SINGLE_COPY_BYTES=0 on all ranks");
+  return false;
 }
 
 void Watch::miss(int p) {

@@ -72,6 +72,10 @@ class Watch {
   // For who does not wait but comes by: whether the group is whole. Looks at the peers' processes
   // now and then, and revokes the group if one has died.
   bool is_whole();
+  // Whether p's process is alive; revokes the group if not.
+  bool is_alive(int p);
+  // Revokes the group because p's memory cannot be read, for what errno `error` says. False.
+  bool fail_to_read(int p, int error);
   // Revokes the group because `p` has left it.
   void miss(int p);
   bool has_left(int p) const {
@@ -134,6 +138,7 @@ class Watch {
   bool wait_rounds(int p, Poll poll, const void* ready, Limit& limit);
   void sleep(int p, Poll poll, const void* ready);
   bool must_stop(int p) const;
+  void lose(int p);
   void give_up(int p, const Limit& limit) noexcept;
   void ring_bell();
   int find_first(int p) const;

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/env.h"
+#include "memory/process.h"
 #include "memory/socket.h"
 
 namespace dda {
@@ -30,6 +32,7 @@ struct Hello {
   uint64_t nonce[2];
   int32_t rank;
   LifeId life;
+  uint64_t address_of_life;  // in the sender's process, where `life` is to be read
 };
 
 template <class Record>
@@ -71,12 +74,23 @@ std::string random_name() {
   return name;
 }
 
+// Whether this process can read that of `hello`, and it is the right one: a mark that no two
+// processes share is read back. A host may forbid it (ptrace scope, seccomp, a process that may not
+// be dumped), and a pid may mean another process here.
+bool can_read_process(pid_t pid, const Hello& hello) {
+  LifeId found = {};
+  return env().single_copy_bytes != 0 && pid > 0 &&
+         read_process(pid, hello.address_of_life, &found, sizeof(found)) == 0 &&
+         std::memcmp(&found, &hello.life, sizeof(found)) == 0;
+}
+
 }  // namespace
 
 struct Exchange::Verdict {
   uint32_t failed;
   int32_t kind;
   int32_t peer;
+  uint32_t can_read;
   char why[240];
 };
 
@@ -183,6 +197,7 @@ void Exchange::connect_to_lower() {
 
 void Exchange::agree(const Error* error) {
   Verdict mine = {};
+  mine.can_read = can_read_;
   if (error != nullptr) {
     mine.failed = 1;
     mine.kind = static_cast<int32_t>(error->kind());
@@ -193,6 +208,7 @@ void Exchange::agree(const Error* error) {
   store_.set(key(round.c_str(), rank_), encode(mine));
   for (int r = 0; r < size_; ++r) {
     const Verdict theirs = decode<Verdict>(hear(round.c_str(), r), r);
+    can_all_read_ &= theirs.can_read != 0;
     if (theirs.failed == 0) continue;
     std::string why = get_text(theirs.why);
     if (why.rfind("dda: ", 0) == 0) why = why.substr(5);
@@ -205,7 +221,8 @@ void Exchange::hand_over(std::vector<Neighbour>& to, size_t bytes, Segment mine)
   const Deadline deadline = std::chrono::steady_clock::now() + timeout_;
   const Life& life = Life::mine();
   const auto send_mine = [&](const Fd& socket) {
-    const Hello hello = {{nonce_[0], nonce_[1]}, rank_, life.id()};
+    const Hello hello = {
+        {nonce_[0], nonce_[1]}, rank_, life.id(), reinterpret_cast<uint64_t>(&life.id())};
     const int fds[2] = {mine.fd(), life.fd()};
     send_packet(socket, &hello, sizeof(hello), fds, 2);
   };
@@ -221,6 +238,8 @@ void Exchange::hand_over(std::vector<Neighbour>& to, size_t bytes, Segment mine)
     to[hello.rank].segment = Segment::open(std::move(fds[0]), bytes);
     to[hello.rank].segment.close_fd();
     to[hello.rank].life = Life::of(hello.life, std::move(fds[1]));
+    to[hello.rank].pid = peer_pid(socket);
+    can_read_ &= can_read_process(to[hello.rank].pid, hello);
     return hello.rank;
   };
   // Each waits for lower ranks only until it has traded with them all, so never in a circle. Pair

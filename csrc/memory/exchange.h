@@ -21,6 +21,7 @@ namespace dda {
 struct Neighbour {
   Segment segment;
   std::shared_ptr<const Life> life;  // nullptr for this rank itself
+  pid_t pid = 0;                     // 0 for this rank itself, or where the peer has none here
 };
 
 class Exchange {
@@ -39,6 +40,9 @@ class Exchange {
   // Trades segments, all of `bytes`. Element r of the result is rank r's segment, mapped here. An
   // error of `make`, which makes this rank's, or of `verify(neighbours)`, which looks at them all,
   // is thrown by every rank.
+  // Then says whether every rank has found that it can read the memory of every other's process.
+  bool can_all_read() const { return can_all_read_; }
+
   template <class Make, class Verify>
   std::vector<Neighbour> trade(size_t bytes, Make make, Verify verify) {
     Segment mine;
@@ -82,6 +86,8 @@ class Exchange {
   int round_ = 0;
   int offer_;
   int least_offer_;
+  bool can_read_ = true;      // this rank all others
+  bool can_all_read_ = true;  // every rank
   uint64_t nonce_[2] = {0, 0};
   Fd listener_;
   std::vector<std::string> addresses_;

@@ -2,7 +2,8 @@
 //
 //   control      who owns it, whether it was revoked or closed, the bell for sleepers
 //   entries      two records by which the rank enters a call, used in turn
-//   rows         two rows of counts, for all_to_all with uneven parts
+//   rows         two rows of a rank's counts, for all_to_all with uneven parts, and of addresses in
+//                the rank's process, for calls whose parts are copied once
 //   steps        one signal a block: how far the rank has come within a call
 //   mailboxes    one ring a peer, for send and receive
 //   slots        for each block a ring of staging slots and one result slot
@@ -48,6 +49,7 @@ struct Control {
 // How a rank enters a call. `number` is stored last, with release: it is the signal.
 struct alignas(kLineBytes) Entry {
   std::atomic<uint32_t> number;
+  uint32_t is_readable;  // 1: peers may read the input in this process, see ArenaView::addresses
   uint64_t signature;
   uint64_t where;      // a Place: where to read this rank's input
   uint64_t where_out;  // a Place: where to write this rank's output, if peers can
@@ -93,7 +95,7 @@ struct Layout {
   Layout(int size, int blocks, uint64_t slot_bytes, int slots, uint64_t mailbox_bytes);
 
   uint64_t row(int parity) const { return rows + parity * row_bytes(); }
-  uint64_t row_bytes() const { return round_up(2 * sizeof(int64_t) * size, kLineBytes); }
+  uint64_t row_bytes() const { return round_up(3 * sizeof(int64_t) * size, kLineBytes); }
   // Behind the ring lie two places for small contributions, and the result slot.
   static constexpr uint64_t kHotBytes = 4 << 10;
   uint64_t staging(int block) const { return slots + block * block_bytes(); }
@@ -119,6 +121,10 @@ struct ArenaView {
     return reinterpret_cast<int64_t*>(base + layout->row(static_cast<int>(parity)));
   }
   int64_t* row_out(uint32_t parity) const { return row_in(parity) + layout->size; }
+  // Where, in this rank's process, the part of its input for each peer lies.
+  uint64_t* addresses(uint32_t parity) const {
+    return reinterpret_cast<uint64_t*>(row_in(parity) + 2 * layout->size);
+  }
   Mailbox& mailbox(int peer) const {
     return *reinterpret_cast<Mailbox*>(base + layout->mailbox(peer));
   }

@@ -46,7 +46,17 @@ void wait_readable(const Fd& socket, Deadline deadline, const char* for_what) {
   }
 }
 
+// Of a connected socket; those that the peer had when it began to listen, or to connect.
+ucred credentials_of(const Fd& socket) {
+  ucred credentials = {0, static_cast<uid_t>(-1), static_cast<gid_t>(-1)};
+  socklen_t length = sizeof(credentials);
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+  return credentials;
+}
+
 }  // namespace
+
+pid_t peer_pid(const Fd& socket) { return credentials_of(socket).pid; }
 
 Fd listen_on(const std::string& name, int backlog) {
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -86,10 +96,7 @@ Fd accept_from(const Fd& listener, Deadline deadline) {
       if (!gone_again) throw system_error("cannot accept a peer");
       continue;
     }
-    ucred credentials = {};
-    socklen_t length = sizeof(credentials);
-    const bool known = ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0;
-    if (known && credentials.uid == ::geteuid()) return fd;
+    if (credentials_of(fd).uid == ::geteuid()) return fd;
   }
 }
 

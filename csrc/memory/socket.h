@@ -1,6 +1,8 @@
 // Unix sockets of the abstract namespace, with descriptors as cargo and an end to every wait.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <string>
 
@@ -19,6 +21,9 @@ Fd accept_from(const Fd& listener, Deadline deadline);
 
 // Sends one packet with up to two descriptors.
 void send_packet(const Fd& socket, const void* data, size_t bytes, const int* fds, int n);
+// The process at the other end, as seen from this process's pid namespace; 0 if it has no pid
+// there.
+pid_t peer_pid(const Fd& socket);
 // Receives one packet of exactly `bytes` and exactly `n` descriptors. Throws Error(kTimeout) or,
 // where the peer has gone or sent something else, Error(kSystem).
 void receive_packet(const Fd& socket, void* data, size_t bytes, Fd* fds, int n, Deadline deadline);

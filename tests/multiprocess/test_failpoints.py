@@ -43,13 +43,17 @@ def call(name: str, rank: int) -> None:
         parts = torch.empty(WORLD * 8)
         dist.all_gather_into_tensor(parts, torch.full((8,), float(rank)))
         assert torch.equal(parts, torch.arange(float(WORLD)).repeat_interleave(8))
+    elif name == "single_copy":
+        parts = torch.empty(WORLD << 18)
+        dist.all_gather_into_tensor(parts, torch.full((1 << 18,), float(rank)))
+        assert torch.equal(parts, torch.arange(float(WORLD)).repeat_interleave(1 << 18))
     else:
         parts = torch.empty(WORLD)
         dist.all_to_all_single(parts, torch.full((WORLD,), float(rank)))
         assert torch.equal(parts, torch.arange(float(WORLD)))
 
 
-CALLS = ["flat", "tree", "broadcast", "all_gather", "all_to_all"]
+CALLS = ["flat", "tree", "broadcast", "all_gather", "all_to_all", "single_copy"]
 
 
 def repeat(rank: int, world: int, name: str, timeout: float) -> tuple[str, float]:

@@ -143,6 +143,12 @@ class GpuBlock {
     copy(dst, src, bytes);
   }
 
+  __device__ bool fetch(void* to, int p, uint64_t c, uint64_t at, uint64_t offset,
+                        uint64_t bytes) const {
+    deliver(to, staged(p, c, at, offset), bytes);
+    return true;
+  }
+
   // The longest part of all ranks, where each knows its own only, after a look at every pair that
   // concerns this rank; UINT64_MAX if a pair does not agree. One publication.
   __device__ uint64_t agree_on_longest(uint64_t longest, const Parts& in, const Parts& out) {
