@@ -59,7 +59,7 @@ class DdaBackend(Backend):
     def warm_up(self, device: str) -> None:
         """Makes the arenas on a GPU, such as "cuda:0". Collective."""
     def set_timeout(self, timeout: timedelta) -> None: ...
-    def allocate(self, nbytes: int) -> torch.Tensor:
+    def allocate(self, nbytes: int, device: str = "cpu") -> torch.Tensor:
         """Returns symmetric memory as a uint8 tensor. Collective."""
     def explain(
         self, collective: str, nbytes: int, symmetric: bool = False, device: str = "cpu"

@@ -180,18 +180,22 @@ def empty(
     *size: int | Sequence[int],
     dtype: torch.dtype | None = None,
     group: ProcessGroup | None = None,
+    device: str | torch.device = "cpu",
 ) -> Tensor:
     """Makes a symmetric tensor: one that the peers address directly, so calls copy less.
 
-    Collective over the group, with the same arguments on every rank.
+    Collective over the group, with the same arguments on every rank. On a GPU it waits for all that
+    was enqueued, and cannot be captured into a graph.
 
     Args:
         size: the shape, as in torch.empty.
         dtype: torch's default dtype if None.
         group: the ranks.
+        device: "cpu", or this rank's GPU ("cuda" is the current one).
 
     Returns:
-        A CPU tensor, zeroed. Its memory is freed when the last tensor that uses it has gone.
+        A tensor on that device, zeroed. Its memory is freed some time after the last tensor that
+        uses it has gone on every rank. A group has up to 256 of them on GPUs at a time.
 
     Raises:
         dda.Error: there is no room on some rank, or the ranks want different sizes.
@@ -199,8 +203,17 @@ def empty(
     given: Any = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
     shape = torch.Size(given)
     dtype = dtype if dtype is not None else torch.get_default_dtype()
-    memory = backend_of(group).allocate(shape.numel() * dtype.itemsize)
+    where = _with_index(device)
+    memory = backend_of(group, where.type).allocate(shape.numel() * dtype.itemsize, str(where))
     return memory.view(dtype).view(shape)
+
+
+def _with_index(device: str | torch.device) -> torch.device:
+    """Returns the device; of "cuda" the current one."""
+    here = torch.device(device)
+    if here.type != "cuda" or here.index is not None:
+        return here
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def explain(
@@ -246,7 +259,5 @@ def warmup(group: ProcessGroup | None = None, device: str | torch.device | None 
             captured only after that. None: the CPU alone.
     """
     if device is not None and torch.device(device).type == "cuda":
-        here = torch.device(device)
-        index = here.index if here.index is not None else torch.cuda.current_device()
-        backend_of(group, "cuda").warm_up(f"cuda:{index}")
+        backend_of(group, "cuda").warm_up(str(_with_index(device)))
     barrier(group)

@@ -13,6 +13,7 @@
 #include "device/gpu/call.h"
 #include "device/gpu/kernels.h"
 #include "engine/gpu_choose.h"
+#include "engine/gpu_heap.h"
 #include "engine/watch.h"
 #include "memory/gpu_arena.h"
 
@@ -37,6 +38,9 @@ class GpuGroup {
   void launch(const Call& call, void* stream);
   // Takes the place of a call that this rank cannot make; see Group::refuse.
   void refuse(const std::string& why) noexcept;
+
+  // Collective: zeroed memory that all ranks map. Waits for the GPU; not within a capture.
+  std::unique_ptr<GpuTensor> allocate(Bootstrap& store, uint64_t bytes);
 
   void abort(const std::string& why) noexcept;
   // Leaves the group: waits a little for what was launched, ends what hangs, lets go of memory.
@@ -64,6 +68,7 @@ class GpuGroup {
   void start(const void* kernel, const GpuPlan& plan, GpuCall& parameters, void* stream);
   void follow_last(void* stream, const Capture& capture);
   void keep_for(void* graph);
+  void offer_symmetric(const Call& call, GpuCall& parameters) const;
   void log(uint64_t number, uint64_t signature);
   void report_failure();
   void compare_logs();
@@ -79,6 +84,7 @@ class GpuGroup {
   std::vector<ArenaView> views_;
   Watch watch_;
 
+  GpuHeap heap_;
   std::mutex mutex_;  // one launch at a time
   std::atomic<uint64_t> number_{0};
   void* last_stream_ = nullptr;  // of the last call that was not captured

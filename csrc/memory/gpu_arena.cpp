@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -10,20 +11,22 @@
 namespace dda {
 namespace {
 
-// What is left of arenas that nobody on this rank uses.
+constexpr uint64_t kProofBytes = kMaxGpuRanks * sizeof(uint64_t);  // behind the block
+
+// What is left of a block that nobody on this rank uses.
 struct Grave {
   int device;
   int rank;
   std::vector<unsigned char*> bases;  // a peer's goes first
-  GpuHostWords* words;
+  void* pinned;
   Neighbours neighbours;
-  uint64_t record_at;
+  uint64_t handle_at;
 
-  GpuRecord& record(int p) const {
-    return *reinterpret_cast<GpuRecord*>((*neighbours)[p].segment.data() + record_at);
+  GpuHandle& handle(size_t p) const {
+    return *reinterpret_cast<GpuHandle*>((*neighbours)[p].segment.data() + handle_at);
   }
   bool has_let_go(size_t p) const {
-    return record(static_cast<int>(p)).unmapped.load(std::memory_order_acquire) != 0 ||
+    return handle(p).unmapped.load(std::memory_order_acquire) != 0 ||
            !(*neighbours)[p].life->is_alive();
   }
 };
@@ -47,13 +50,13 @@ bool dig(Grave& grave) {
     if (grave.bases[p] != nullptr) cudaIpcCloseMemHandle(grave.bases[p]);
     grave.bases[p] = nullptr;
   }
-  grave.record(grave.rank).unmapped.store(1, std::memory_order_release);
+  grave.handle(grave.rank).unmapped.store(1, std::memory_order_release);
   for (size_t p = 0; p < grave.bases.size(); ++p) {
     all_let_go &= static_cast<int>(p) == grave.rank || grave.has_let_go(p);
   }
   if (!all_let_go) return false;
   cudaFree(grave.bases[grave.rank]);
-  cudaFreeHost(grave.words);
+  if (grave.pinned != nullptr) cudaFreeHost(grave.pinned);
   cudaGetLastError();  // a context that is gone has freed them already
   return true;
 }
@@ -86,68 +89,42 @@ GpuScope::~GpuScope() {
   cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
-GpuArenas::GpuArenas(int device, int rank, const GpuLayout& layout, Neighbours neighbours,
-                     uint64_t record_at, uint32_t calls_before)
-    : rank_(rank),
-      device_(device),
-      layout_(layout),
-      record_at_(record_at),
+GpuShared::GpuShared(int device, int rank, uint64_t bytes, Neighbours neighbours,
+                     uint64_t handle_at)
+    : device_(device),
+      rank_(rank),
+      bytes_(round_up(bytes, 256)),
+      handle_at_(handle_at),
       neighbours_(std::move(neighbours)),
-      bases_(layout.size, nullptr) {
+      bases_(neighbours_->size(), nullptr) {
   const GpuScope scope(device_);
   void* memory = nullptr;
-  check_gpu(cudaMalloc(&memory, layout_.total), "no room for a group's arena on the GPU");
+  check_gpu(cudaMalloc(&memory, bytes_ + kProofBytes), "no room for shared memory on the GPU");
   bases_[rank_] = static_cast<unsigned char*>(memory);
-  void* words = nullptr;
-  check_gpu(cudaHostAlloc(&words, sizeof(GpuHostWords), cudaHostAllocPortable),
-            "no pinned memory for a group");
-  std::memset(words, 0, sizeof(GpuHostWords));
-  words_ = static_cast<GpuHostWords*>(words);
-  begin(calls_before);
-  cudaIpcMemHandle_t handle;
-  static_assert(sizeof(handle) == sizeof(GpuRecord::handle), "a handle is 64 bytes");
-  check_gpu(cudaIpcGetMemHandle(&handle, memory), "this GPU's memory cannot be shared (IPC)");
-  std::memcpy(record(rank_).handle, &handle, sizeof(handle));
+  check_gpu(cudaMemset(memory, 0, bytes_ + kProofBytes), "cannot clear shared memory");
+  check_gpu(cudaDeviceSynchronize(), "cannot clear shared memory");
+  cudaIpcMemHandle_t ipc;
+  static_assert(sizeof(ipc) == sizeof(GpuHandle::ipc), "a handle is 64 bytes");
+  check_gpu(cudaIpcGetMemHandle(&ipc, memory), "this GPU's memory cannot be shared (IPC)");
+  std::memcpy(handle(rank_).ipc, &ipc, sizeof(ipc));
 }
 
-GpuArenas::~GpuArenas() {
+GpuShared::~GpuShared() {
   // No call of CUDA here: a graph's destructor may have called.
   const std::lock_guard<std::mutex> lock(graveyard().mutex);
   graveyard().graves.push_back(
-      {device_, rank_, std::move(bases_), words_, std::move(neighbours_), record_at_});
+      {device_, rank_, std::move(bases_), pinned_, std::move(neighbours_), handle_at_});
 }
 
-void GpuArenas::begin(uint32_t calls_before) {
-  const auto set = [&](uint64_t from, uint64_t to, int byte) {
-    check_gpu(cudaMemset(bases_[rank_] + from, byte, to - from), "cannot clear an arena");
-  };
-  set(0, layout_.total, 0);
-  set(layout_.push, layout_.packets, 0xff);  // what no sender sends
-  set(layout_.packets, layout_.ring, 0x55);  // a flag that is 2^31 calls away
-  std::vector<BlockState> states(layout_.blocks);
-  std::vector<BlockSignals> signals(layout_.blocks);
-  for (BlockState& s : states) s.steps = s.pushes = s.packet_calls = calls_before;
-  for (BlockSignals& s : signals) std::fill(s.from, s.from + kMaxGpuRanks, calls_before);
-  const auto put = [&](uint64_t at, const auto& all) {
-    check_gpu(cudaMemcpy(bases_[rank_] + at, all.data(), all.size() * sizeof(all[0]),
-                         cudaMemcpyHostToDevice),
-              "cannot fill an arena");
-  };
-  put(layout_.states, states);
-  put(layout_.signals, signals);
-  check_gpu(cudaDeviceSynchronize(), "cannot fill an arena");
-}
-
-void GpuArenas::open(uint64_t nonce) {
+void GpuShared::open(uint64_t nonce) {
   const GpuScope scope(device_);
-  for (int p = 0; p < layout_.size; ++p) {
+  for (int p = 0; p < static_cast<int>(bases_.size()); ++p) {
     const uint64_t word = nonce + rank_ + 1;
     if (p != rank_) {
-      cudaIpcMemHandle_t handle;
-      std::memcpy(&handle, record(p).handle, sizeof(handle));
+      cudaIpcMemHandle_t ipc;
+      std::memcpy(&ipc, handle(p).ipc, sizeof(ipc));
       void* memory = nullptr;
-      const cudaError_t status =
-          cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess);
+      const cudaError_t status = cudaIpcOpenMemHandle(&memory, ipc, cudaIpcMemLazyEnablePeerAccess);
       if (status != cudaSuccess) {
         cudaGetLastError();
         throw Error(Error::Kind::kSystem,
@@ -157,18 +134,18 @@ void GpuArenas::open(uint64_t nonce) {
       }
       bases_[p] = static_cast<unsigned char*>(memory);
     }
-    unsigned char* const to = bases_[p] + layout_.proof + rank_ * sizeof(word);
+    unsigned char* const to = bases_[p] + bytes_ + rank_ * sizeof(word);
     check_gpu(cudaMemcpy(to, &word, sizeof(word), cudaMemcpyHostToDevice),
               "cannot write to a peer's arena");
   }
   check_gpu(cudaDeviceSynchronize(), "cannot write to a peer's arena");
 }
 
-void GpuArenas::prove(uint64_t nonce) {
+void GpuShared::prove(uint64_t nonce) {
   const GpuScope scope(device_);
   const auto expect = [&](int owner, int writer) {
     uint64_t word = 0;
-    const unsigned char* const from = bases_[owner] + layout_.proof + writer * sizeof(word);
+    const unsigned char* const from = bases_[owner] + bytes_ + writer * sizeof(word);
     check_gpu(cudaMemcpy(&word, from, sizeof(word), cudaMemcpyDeviceToHost),
               "cannot read a peer's arena");
     if (word == nonce + writer + 1) return;
@@ -177,18 +154,47 @@ void GpuArenas::prove(uint64_t nonce) {
                     std::to_string(owner) + " was not found there by rank " + std::to_string(rank_),
                 owner == rank_ ? writer : owner);
   };
-  for (int p = 0; p < layout_.size; ++p) {
+  for (int p = 0; p < static_cast<int>(bases_.size()); ++p) {
     expect(rank_, p);
     expect(p, rank_);
   }
 }
 
-void GpuArenas::sweep() {
+void GpuShared::sweep() {
   const std::lock_guard<std::mutex> lock(graveyard().mutex);
   std::vector<Grave>& graves = graveyard().graves;
   for (size_t i = graves.size(); i-- > 0;) {
     if (dig(graves[i])) graves.erase(graves.begin() + static_cast<std::ptrdiff_t>(i));
   }
+}
+
+GpuArenas::GpuArenas(int device, int rank, const GpuLayout& layout, Neighbours neighbours,
+                     uint64_t record_at, uint32_t calls_before)
+    : GpuShared(device, rank, layout.total, std::move(neighbours),
+                record_at + offsetof(GpuRecord, handle)),
+      record_at_(record_at) {
+  const GpuScope scope(device);
+  check_gpu(cudaHostAlloc(&pinned_, sizeof(GpuHostWords), cudaHostAllocPortable),
+            "no pinned memory for a group");
+  std::memset(pinned_, 0, sizeof(GpuHostWords));
+
+  const auto set = [&](uint64_t from, uint64_t to, int byte) {
+    check_gpu(cudaMemset(base() + from, byte, to - from), "cannot clear an arena");
+  };
+  set(layout.push, layout.packets, 0xff);  // what no sender sends
+  set(layout.packets, layout.ring, 0x55);  // a flag that is 2^31 calls away
+  std::vector<BlockState> states(layout.blocks);
+  std::vector<BlockSignals> signals(layout.blocks);
+  for (BlockState& s : states) s.steps = s.pushes = s.packet_calls = calls_before;
+  for (BlockSignals& s : signals) std::fill(s.from, s.from + kMaxGpuRanks, calls_before);
+  const auto put = [&](uint64_t at, const auto& all) {
+    check_gpu(
+        cudaMemcpy(base() + at, all.data(), all.size() * sizeof(all[0]), cudaMemcpyHostToDevice),
+        "cannot fill an arena");
+  };
+  put(layout.states, states);
+  put(layout.signals, signals);
+  check_gpu(cudaDeviceSynchronize(), "cannot fill an arena");
 }
 
 }  // namespace dda

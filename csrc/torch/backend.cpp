@@ -310,7 +310,8 @@ void DdaBackend::shutdown() {
   queue_->close(kPatience);
 }
 
-at::Tensor DdaBackend::allocate(int64_t bytes) {
+at::Tensor DdaBackend::allocate(int64_t bytes, at::Device device) {
+  if (!device.is_cpu()) return gpu_->allocate(bytes, device);
   if (!queue_->is_idle()) queue_->drain();
   const std::shared_ptr<SymmetricMemory> memory =
       raising([&] { return group_->allocate(std::max<int64_t>(bytes, 1)); });

@@ -95,8 +95,8 @@ class DdaBackend final : public c10d::Backend, public Executor {
   void execute(const Operation& operation) override;
   void refuse(const std::exception& error, bool on_gpu) noexcept override;
   calls::Place place() const override { return {getRank(), getSize()}; }
-  // Collective: returns `bytes` bytes of symmetric memory as a uint8 tensor.
-  at::Tensor allocate(int64_t bytes);
+  // Collective: returns `bytes` bytes of symmetric memory on a device as a uint8 tensor.
+  at::Tensor allocate(int64_t bytes, at::Device device);
 
  private:
   template <typename CallOptions, typename Fill>

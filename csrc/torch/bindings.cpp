@@ -71,7 +71,12 @@ void bind_backend(py::module_& m) {
           },
           py::arg("device"), NoGil())
       .def("set_timeout", &DdaBackend::setTimeout, py::arg("timeout"), NoGil())
-      .def("allocate", &DdaBackend::allocate, py::arg("nbytes"), NoGil())
+      .def(
+          "allocate",
+          [](DdaBackend& self, int64_t bytes, const std::string& device) {
+            return self.allocate(bytes, at::Device(device));
+          },
+          py::arg("nbytes"), py::arg("device") = "cpu", NoGil())
       .def(
           "explain",
           [](DdaBackend& self, const std::string& collective, uint64_t nbytes, bool symmetric,

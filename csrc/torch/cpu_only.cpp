@@ -12,6 +12,7 @@ class NoGpu final : public GpuSide {
   void execute(const Operation&) override { refuse_all(); }
   void refuse(const std::string&) noexcept override {}
   void warm_up(at::Device) override { refuse_all(); }
+  at::Tensor allocate(int64_t, at::Device) override { refuse_all(); }
   void synchronize() override {}
   std::string error() const override { return ""; }
   void set_timeout(milliseconds) override {}

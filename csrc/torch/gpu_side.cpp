@@ -78,6 +78,18 @@ class Gpu final : public GpuSide {
 
   void warm_up(at::Device device) override { group_on(device); }
 
+  at::Tensor allocate(int64_t bytes, at::Device device) override {
+    GpuGroup& group = group_on(device);
+    TORCH_CHECK(!is_capturing(),
+                "dda.empty: it waits for the GPU, which cannot be captured; make "
+                "symmetric tensors before the graph");
+    StoreBootstrap bootstrap(store_);
+    std::shared_ptr<GpuTensor> memory =
+        raising([&] { return group.allocate(bootstrap, std::max<int64_t>(bytes, 1)); });
+    return at::from_blob(
+        memory->data(), {bytes}, [memory](void*) {}, at::TensorOptions(at::kByte).device(device));
+  }
+
   void synchronize() override {
     if (group_ == nullptr) return;
     const auto stream =

@@ -31,6 +31,8 @@ class GpuSide {
 
   // Makes the group now, on `device`. Collective.
   virtual void warm_up(at::Device device) = 0;
+  // Collective: `bytes` bytes of symmetric memory on `device`, zeroed, as a uint8 tensor.
+  virtual at::Tensor allocate(int64_t bytes, at::Device device) = 0;
   // Returns when all that was enqueued on the current stream is done, if there was any call.
   virtual void synchronize() = 0;
   virtual std::string error() const = 0;

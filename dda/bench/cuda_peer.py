@@ -16,7 +16,6 @@ import torch
 
 from dda.bench.cases import Case, DType, Row
 from dda.bench.options import Spec
-from dda.bench.peer import UnsupportedError
 from dda.bench.torch_peer import TorchPeer
 
 
@@ -55,7 +54,9 @@ class CudaPeer(TorchPeer):
     def allocate(self, count: int, dtype: DType) -> Any:
         """Returns zeros on the GPU."""
         if self.symmetric:
-            raise UnsupportedError("--symmetric: dda's symmetric tensors are on the CPU")
+            import dda
+
+            return dda.empty(count, dtype=getattr(torch, dtype.torch), device="cuda")
         return torch.zeros(count * dtype.size, dtype=torch.uint8, device="cuda").view(
             getattr(torch, dtype.torch)
         )

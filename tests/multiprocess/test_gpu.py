@@ -85,7 +85,7 @@ def on_streams(rank: int, world: int) -> None:
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_calls_of_several_streams(world: int) -> None:
-    run_ranks(on_streams, world)
+    run_ranks(on_streams, world, group_timeout=15)
 
 
 def replays(rank: int, world: int, count: int) -> None:
@@ -498,6 +498,111 @@ def on_two_captured_streams(rank: int, world: int) -> None:
 
 def test_two_branches_of_a_graph() -> None:
     run_ranks(on_two_captured_streams, 2)
+
+
+def symmetric(rank: int, world: int) -> None:
+    """Every way in which inputs and outputs may be symmetric, on all ranks or on some."""
+    dda = dda_module()
+    n = 1_500_000
+    a, b = (dda.empty(n + 64, device="cuda") for _ in range(2))
+    assert a.device.type == "cuda" and not a.any()
+    plain = torch.zeros(n + 64)
+    for step in range(2):
+        for algorithm in ("auto", "flat", "tree"):
+            for some in range(2):  # on all ranks; on all but rank 0
+                x, y = (a, b) if rank >= some else (plain, torch.zeros(n + 64))
+                for at, m in ((0, n), (16, n - 5), (3, n), (0, 300_001)):
+                    given = torch.arange(m) % 1000 + float(rank + step)
+                    want = (
+                        (torch.arange(m) % 1000) * float(world) + sum(range(world)) + world * step
+                    )
+                    x[at : at + m] = given
+                    y.zero_()
+                    out = dda.all_reduce(x[at : at + m], out=y[at : at + m], algorithm=algorithm)
+                    x[at : at + m] = -1.0  # nobody reads it any more
+                    assert torch.equal(out, want), (algorithm, some, at, m)
+                    assert y[at + m :].sum().item() == 0 and y[:at].sum().item() == 0
+                    x[at : at + m] = given
+                    dda.all_reduce(x[at : at + m], out=x[at : at + m], algorithm=algorithm)
+                    assert torch.equal(x[at : at + m], want), ("in place", algorithm, some, at, m)
+    part = n // world // 16 * 16
+    for some in range(2):
+        x = a if rank >= some else plain
+        x[: part * world] = torch.arange(part * world) % 100 + float(rank)
+        everybody = (torch.arange(part * world) % 100) * float(world) + sum(range(world))
+        mine = everybody[rank * part : (rank + 1) * part]
+        assert torch.equal(dda.reduce_scatter(x[: part * world]), mine)
+        want = torch.cat([torch.arange(part) % 100 + float(r) for r in range(world)])
+        assert torch.equal(dda.all_gather(x[:part]), want)
+        for root in range(world):
+            z = x[:part].clone()
+            dist.reduce(z, root)
+            assert rank != root or torch.equal(z, everybody[:part])
+            x[:part] = torch.arange(part) % 100 + float(rank)
+            dist.broadcast(x[:part], root)
+            assert torch.equal(x[:part], torch.arange(part) % 100 + float(root)), (some, root)
+            x[:part] = torch.arange(part) % 100 + float(rank)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_symmetric_tensors(world: int) -> None:
+    run_ranks(symmetric, world, timeout=120)
+
+
+def symmetric_in_graphs(rank: int, world: int) -> None:
+    dda = dda_module()
+    x = dda.empty(600_000, device="cuda")
+    step, wrong = torch.zeros(()), torch.zeros(())
+
+    def calls() -> None:
+        step.add_(1)
+        x.copy_(torch.full_like(x, rank) + step)
+        dda.all_reduce(x, out=x)
+        wrong.add_((x != sum(range(world)) + world * step).any())
+        dist.broadcast(x, 0)
+        wrong.add_((x != sum(range(world)) + world * step).any())
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        calls()
+    for i in range(500):
+        if i % 100 == 20 * rank:
+            torch.cuda._sleep(2_000_000)
+        graph.replay()
+    torch.cuda.synchronize()
+    assert step.item() == 500 and wrong.item() == 0, (step, wrong)
+
+
+def test_symmetric_tensors_in_graphs() -> None:
+    run_ranks(symmetric_in_graphs, 3)
+
+
+def symmetric_life(rank: int, world: int) -> str:
+    dda = dda_module()
+    for _ in range(300):  # more than there are places: what is freed is used again
+        x = dda.empty(500_000, device="cuda")
+        x.fill_(rank)
+        dda.all_reduce(x, out=x)
+        assert x[0].item() == sum(range(world))
+    kept = [dda.empty(8, device="cuda") for _ in range(200)]
+    free = torch.cuda.mem_get_info()[0]
+    for _ in range(20):
+        dda.empty(8 << 20, device="cuda")
+    assert free - torch.cuda.mem_get_info()[0] < 200 << 20
+    message = c.message_of(lambda: kept.extend(dda.empty(8, device="cuda") for _ in range(100)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.ones(1)
+        assert "captured" in c.message_of(lambda: dda.empty(8, device="cuda"))
+    dist.destroy_process_group()
+    kept[0].fill_(3)  # the memory outlives the group
+    torch.cuda.synchronize()
+    return message
+
+
+def test_symmetric_tensors_come_and_go() -> None:
+    for message in run_ranks(symmetric_life, 2, timeout=120):
+        assert "256" in message, message
 
 
 def unlike_operators(rank: int, world: int) -> None:

@@ -77,7 +77,8 @@ class GpuBlock {
         watch_(call),
         state_(reinterpret_cast<BlockState*>(watch_.own() + call.layout.states)[blockIdx.x]),
         base_(state_.steps),
-        first_slot_(state_.ring_slot) {}
+        first_slot_(state_.ring_slot),
+        turn_(state_.entries & 1) {}
 
   // Whether the call may run; leaves its signature where a peer that differs can read it.
   __device__ bool begin() {
@@ -96,28 +97,73 @@ class GpuBlock {
     if (threadIdx.x != 0) return;
     state_.steps = base_ + step_;
     state_.ring_slot = static_cast<uint32_t>((first_slot_ + chunks) % slots());
+    if (entered_) ++state_.entries;
     state_.busy = 0;
   }
 
   __device__ int rank() const { return call_.rank; }
   __device__ int size() const { return call_.layout.size; }
   __device__ int index() const { return blockIdx.x; }
-  __device__ uint32_t first() const { return 1; }
+  __device__ uint32_t first() const { return entered_ ? 2 : 1; }
   __device__ int neighbour(int i) const { return (rank() + i) % size(); }
   __device__ uint32_t slots() const { return call_.layout.slots; }
 
   __device__ unsigned char* slot(uint64_t c, uint64_t at) const { return in_ring(rank(), c) + at; }
+  // What this rank stages is read where it is, if that is where its peers look.
   __device__ void stage(uint64_t c, uint64_t at, const void* from, uint64_t bytes) const {
+    if (is_direct(rank())) return;
     gpu::copy_bytes(slot(c, at), from, bytes);
   }
-  __device__ const unsigned char* staged(int p, uint64_t c, uint64_t at, uint64_t) const {
-    return in_ring(p, c) + at;
+  __device__ const unsigned char* staged(int p, uint64_t c, uint64_t at, uint64_t offset) const {
+    return is_direct(p) ? resolve(p, signals(rank()).in[turn_][p]) + offset : in_ring(p, c) + at;
   }
   __device__ unsigned char* result(int p) const {
     return call_.arena[p] + call_.layout.result_at(index());
   }
-  __device__ bool all_outputs_shared() const { return false; }
-  __device__ unsigned char* output(int, uint64_t) const { return nullptr; }
+  __device__ bool all_outputs_shared() const { return shared_out_ == everybody(); }
+  __device__ unsigned char* output(int p, uint64_t offset) const {
+    return resolve(p, signals(rank()).out[turn_][p]) + offset;
+  }
+
+  // Begins a call in which tensors may be symmetric: the ranks tell each other where theirs lie.
+  // False: stop.
+  __device__ bool enter() {
+    if (threadIdx.x < size()) {
+      signals(threadIdx.x).in[turn_][rank()] = call_.in_place;
+      signals(threadIdx.x).out[turn_][rank()] = call_.out_place;
+    }
+    publish();
+    entered_ = true;
+    if (!wait_all()) return false;
+    const uint64_t* const in = signals(rank()).in[turn_];
+    const uint64_t* const out = signals(rank()).out[turn_];
+    uint32_t shared_in = 0, in_place = 0;
+    for (int p = 0; p < size(); ++p) {
+      shared_in |= static_cast<uint32_t>(in[p] != 0) << p;
+      shared_out_ |= static_cast<uint32_t>(out[p] != 0) << p;
+      in_place |= static_cast<uint32_t>(in[p] != 0 && in[p] == out[p]) << p;
+    }
+    any_shared_ = (shared_in | shared_out_) != 0;
+    writes_ = shared_in == everybody() && shared_out_ == everybody();
+    // One hop in place would overwrite what peers still read; a tree writes a slice only after its
+    // reader is done with it.
+    const bool is_tree = writes_ || call_.algorithm == Algorithm::kTree;
+    direct_ = is_tree ? shared_in : shared_in & ~in_place;
+    return true;
+  }
+  // Whether an all_reduce reads every input and writes every output where they lie.
+  __device__ bool writes_outputs() const { return writes_; }
+  // Whether nothing of this call passes through slots: `root` reads or is read by all, -1 is for
+  // everybody.
+  __device__ bool is_all_direct(int root) const {
+    return root < 0 ? direct_ == everybody() : is_direct(root);
+  }
+  // The counterpart of enter(): nobody goes on while its tensor is still in use.
+  __device__ bool leave() {
+    if (!any_shared_) return true;
+    publish();
+    return wait_all();
+  }
 
   __device__ void publish() {
     __syncthreads();
@@ -178,6 +224,13 @@ class GpuBlock {
     return call_.arena[p] +
            call_.layout.slot_at(index(), static_cast<uint32_t>((first_slot_ + c) % slots()));
   }
+  __device__ uint32_t everybody() const { return (1u << size()) - 1; }
+  __device__ bool is_direct(int p) const { return (direct_ >> p & 1) != 0; }
+  __device__ unsigned char* resolve(int p, uint64_t place) const {
+    const uint64_t row = call_.layout.segment_at(GpuPlace::segment(place));
+    auto* const* const bases = reinterpret_cast<unsigned char* const*>(watch_.own() + row);
+    return bases[p] + GpuPlace::offset(place);
+  }
   // Some bits of the signature, in which every field has a say.
   __device__ uint64_t tag() const { return (call_.signature ^ call_.signature >> 31) & 0xffffffff; }
 
@@ -200,7 +253,10 @@ class GpuBlock {
   BlockState& state_;
   const uint32_t base_;
   const uint32_t first_slot_;
+  const uint32_t turn_;
   uint32_t step_ = 0;
+  bool entered_ = false, any_shared_ = false, writes_ = false;
+  uint32_t direct_ = 0, shared_out_ = 0;  // a bit a rank: its input is read, its output written
 };
 
 }  // namespace dda

@@ -24,6 +24,9 @@ struct GpuCall {
   Task task;            // its pointers point into `in` and `out`, see task_of
   bool in_listed = false, out_listed = false, in_counted = false, out_counted = false;
   GpuPart in, out;
+  // Whether the ranks first tell each other where their tensors lie, because some may be symmetric.
+  bool exchanges = false;
+  uint64_t in_place = 0, out_place = 0;  // this rank's: a GpuPlace, or 0
   double factor = 1.0;
   uint64_t signature = 0;
   uint64_t budget_ns = 0;         // 0: the group's

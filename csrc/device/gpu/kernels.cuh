@@ -12,26 +12,40 @@
 
 namespace dda::gpu {
 
+// Where no chunk passes through a slot there is but one.
+__device__ inline void take_whole(Task& t) {
+  t.chunk = uint64_t{1} << 40;
+  t.chunks = 1;
+}
+
+template <class E, bool kSum>
+__device__ bool reduce_staged(GpuBlock& b, Task& t, const GpuCall& call) {
+  const GpuReducer<E, kSum> reducer = {call.op, call.factor};
+  const Collective c = call.collective;
+  if (call.exchanges) {
+    if (!b.enter()) return false;
+    const bool is_tree = call.algorithm == Algorithm::kTree;
+    const bool is_direct =
+        is_tree ? b.writes_outputs() && c == Collective::kAllReduce : b.is_all_direct(-1);
+    if (is_direct) take_whole(t);
+  }
+  if (c == Collective::kReduceScatter) return reduce_scatter(b, t, reducer);
+  if (c == Collective::kAllReduce && (b.writes_outputs() || call.algorithm == Algorithm::kTree)) {
+    return all_reduce_tree(b, t, reducer);
+  }
+  if (c == Collective::kAllReduce) return all_reduce_flat(b, t, reducer);
+  if (call.algorithm == Algorithm::kTree) return all_reduce_tree(b, t, reducer, t.root);
+  return reduce_flat(b, t, reducer);
+}
+
 template <class E, bool kSum>
 __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
     reduce_kernel(const __grid_constant__ GpuCall call) {
   launch_early();
   GpuBlock b(call);
   if (!b.begin()) return;
-  const Task t = task_of(call);
-  const GpuReducer<E, kSum> reducer = {call.op, call.factor};
-  const bool is_tree = call.algorithm == Algorithm::kTree;
-  bool ok = false;
-  if (call.collective == Collective::kReduceScatter) {
-    ok = reduce_scatter(b, t, reducer);
-  } else if (is_tree) {
-    ok = all_reduce_tree(b, t, reducer, call.collective == Collective::kReduce ? t.root : -1);
-  } else if (call.collective == Collective::kReduce) {
-    ok = reduce_flat(b, t, reducer);
-  } else {
-    ok = all_reduce_flat(b, t, reducer);
-  }
-  if (ok) b.end(t.chunks);
+  Task t = task_of(call);
+  if (reduce_staged<E, kSum>(b, t, call) && b.leave()) b.end(t.chunks);
 }
 
 template <class E, bool kSum, class Wire>

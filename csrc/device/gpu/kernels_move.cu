@@ -12,6 +12,11 @@ namespace dda {
 namespace {
 
 __device__ bool move(GpuBlock& b, Task& t, const GpuCall& call) {
+  if (call.exchanges) {
+    if (!b.enter()) return false;
+    const bool is_broadcast = call.collective == Collective::kBroadcast;
+    if (b.is_all_direct(is_broadcast ? t.root : -1)) gpu::take_whole(t);
+  }
   switch (call.collective) {
     case Collective::kBroadcast:
     case Collective::kScatter:
@@ -38,7 +43,7 @@ __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
   GpuBlock b(call);
   if (!b.begin()) return;
   Task t = task_of(call);
-  if (move(b, t, call)) b.end(t.chunks);
+  if (move(b, t, call) && b.leave()) b.end(t.chunks);
 }
 
 static_assert(kMovePayload == FlagWire::kPayload, "what the host is told");

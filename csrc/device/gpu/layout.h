@@ -8,7 +8,7 @@
 //   channels   a peer, a block: how far its messages to and from the peer have come
 //   messages   a source, a block: slots that the source fills with its messages
 //   stop       set when the group is revoked
-//   proof      one word from each peer, for the proof at construction
+//   segments   where the symmetric memory of every rank is mapped here. Local
 //
 // A block's part does not depend on how many blocks a call has.
 #pragma once
@@ -23,6 +23,7 @@ namespace dda {
 inline constexpr int kMaxGpuRanks = 16;
 inline constexpr int kMaxGpuBlocks = 128;
 inline constexpr int kPackBytes = 16;
+inline constexpr int kMaxGpuSegments = 256;  // of symmetric memory
 inline constexpr int kChannelBlocks = 8;
 inline constexpr uint32_t kChannelSlots = 4;  // a power of two, so that counters may wrap
 inline constexpr uint64_t kChannelSlotBytes = 32 << 10;
@@ -36,7 +37,20 @@ struct alignas(64) BlockState {
   uint32_t packet_calls;  // likewise over the packet slots
   uint32_t packet_slot;
   uint32_t dirty[kGenerations];  // packs in each push slot that must be cleared
+  uint32_t entries;              // calls that began with an exchange of places
   uint32_t busy;                 // a call is using this block
+};
+
+// A place in symmetric memory: its segment, from 1, and an offset. Means the same on every rank.
+struct GpuPlace {
+  static constexpr int kShift = 48;
+  DDA_SHARED static uint64_t of(uint64_t segment, uint64_t offset) {
+    return segment << kShift | offset;
+  }
+  DDA_SHARED static uint64_t segment(uint64_t place) { return place >> kShift; }
+  DDA_SHARED static uint64_t offset(uint64_t place) {
+    return place & ((uint64_t{1} << kShift) - 1);
+  }
 };
 
 // The words that one block gets from its peers: the step in the low half, and in the high half some
@@ -46,6 +60,10 @@ struct alignas(64) BlockSignals {
   uint64_t signature;         // of the call that the owner is in, whole
   uint64_t longest;           // all_to_all with uneven parts: the owner's longest
   int64_t row[kMaxGpuRanks];  // … and how much it sends to each
+  // Where the peers' tensors lie, if they are symmetric, and else 0; see GpuPlace. Used in turn: a
+  // peer may already be in its next call.
+  uint64_t in[2][kMaxGpuRanks];
+  uint64_t out[2][kMaxGpuRanks];
 };
 
 // One block's share of the messages between the owner and a peer, in chunks since the beginning.
@@ -64,7 +82,7 @@ struct GpuLayout {
   uint32_t packet_bytes = 0;  // of one region, flags included
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
-  uint64_t states = 0, signals = 0, push = 0, packets = 0, ring = 0, stop = 0, proof = 0;
+  uint64_t states = 0, signals = 0, push = 0, packets = 0, ring = 0, stop = 0, segments = 0;
   uint64_t channels = 0, messages = 0, total = 0;
 
   GpuLayout() = default;
@@ -81,7 +99,7 @@ struct GpuLayout {
     states = take(blocks * sizeof(BlockState));
     signals = take(blocks * sizeof(BlockSignals));
     stop = take(sizeof(uint32_t));
-    proof = take(kMaxGpuRanks * sizeof(uint64_t));
+    segments = take(kMaxGpuSegments * kMaxGpuRanks * sizeof(uint64_t));
     push = take(static_cast<uint64_t>(blocks) * kGenerations * size * push_bytes);
     packets = take(static_cast<uint64_t>(blocks) * kGenerations * size * packet_bytes);
     ring = take(blocks * (slots + 1) * slot_bytes);
@@ -101,6 +119,9 @@ struct GpuLayout {
   }
   DDA_SHARED uint64_t slot_at(int block, uint32_t slot) const {
     return ring + (static_cast<uint64_t>(block) * (slots + 1) + slot) * slot_bytes;
+  }
+  DDA_SHARED uint64_t segment_at(uint64_t number) const {  // a row of addresses, one a rank
+    return segments + (number - 1) * kMaxGpuRanks * sizeof(uint64_t);
   }
   DDA_SHARED uint64_t channel_at(int peer, int block) const {
     return channels + (static_cast<uint64_t>(peer) * kChannelBlocks + block) * sizeof(ChannelState);
