@@ -25,6 +25,7 @@ constexpr int kYieldsOfMany = 40;  // more ranks than cores: to sleep leaves the
 constexpr int64_t kSleepNs = 4'000'000;     // at most; also how long a lost bell costs
 constexpr int64_t kShortSleepNs = 100'000;  // where no bell will ring
 constexpr int64_t kLifeCheckNs = 10'000'000;
+constexpr int64_t kMoveNs = 1'000'000;  // between two moves to another core
 constexpr int kReadGraceMs = 200;
 
 int64_t now_ns() {
@@ -54,9 +55,10 @@ Watch::Watch(Kind kind, int rank, int size, const ArenaView* arenas,
   const bool known = ::sched_getaffinity(0, sizeof(allowed), &allowed) == 0;
   const int cores = known ? CPU_COUNT(&allowed) : 1;
   const int polls = static_cast<int>(env().spin);
+  has_own_core_ = size <= cores;
   // With fewer cores than ranks the peer cannot run while this rank polls.
-  spin_ = size <= cores ? polls : polls / 8 + 1;
-  yields_ = size <= cores ? kYields : kYieldsOfMany;
+  spin_ = has_own_core_ ? polls : polls / 8 + 1;
+  yields_ = has_own_core_ ? kYields : kYieldsOfMany;
   static const long registered = membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
   (void)registered;  // an old kernel: a lost bell then costs one sleep, no more
 }
@@ -100,6 +102,7 @@ bool Watch::wait_rounds(int p, Poll poll, const void* ready, Limit& limit) {
       give_up(p, limit);
       return false;
     }
+    if (round == 0 && has_own_core_) leave_core_of(p);
     if (round < yields_) {
       ::sched_yield();
       continue;
@@ -107,6 +110,29 @@ bool Watch::wait_rounds(int p, Poll poll, const void* ready, Limit& limit) {
     if (!is_whole()) return false;
     sleep(p, poll, ready);
   }
+}
+
+// Two ranks that the scheduler has put on one core take turns there, at some microseconds a turn,
+// and as both seem busy it may leave them so for seconds while another core is idle. Where both
+// have waited on the same core, the higher rank moves to one where no rank was seen.
+void Watch::leave_core_of(int p) {
+  const int here = ::sched_getcpu();
+  own().core.store(here + 1, std::memory_order_relaxed);
+  if (here < 0 || rank_ < p) return;
+  if (arenas_[p].control().core.load(std::memory_order_relaxed) != here + 1) return;
+  const int64_t now = now_ns();
+  if (now < next_move_.load(std::memory_order_relaxed)) return;
+  next_move_.store(now + kMoveNs, std::memory_order_relaxed);
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  cpu_set_t others = allowed;
+  for (int r = 0; r < size_; ++r) {
+    const int core = arenas_[r].control().core.load(std::memory_order_relaxed) - 1;
+    if (core >= 0 && core < CPU_SETSIZE) CPU_CLR(core, &others);
+  }
+  if (CPU_COUNT(&others) == 0) return;
+  if (::sched_setaffinity(0, sizeof(others), &others) != 0) return;
+  ::sched_setaffinity(0, sizeof(allowed), &allowed);  // it may go where it likes again
 }
 
 bool Watch::is_whole() {

@@ -136,6 +136,7 @@ class Watch {
   using Poll = bool (*)(const void*);
   bool wait_long(int p, Poll poll, const void* ready, Limit& limit);
   bool wait_rounds(int p, Poll poll, const void* ready, Limit& limit);
+  void leave_core_of(int p);
   void sleep(int p, Poll poll, const void* ready);
   bool must_stop(int p) const;
   void lose(int p);
@@ -150,7 +151,9 @@ class Watch {
   const ArenaView* const arenas_;
   std::vector<std::shared_ptr<const Life>> lives_;
   std::vector<Symmetric> segments_;  // by number; the first is none
-  int spin_, yields_;                // how often a wait polls, and then yields, before it sleeps
+  bool has_own_core_;                // there are as many cores as ranks
+  std::atomic<int64_t> next_move_{0};
+  int spin_, yields_;  // how often a wait polls, and then yields, before it sleeps
   uint32_t number_ = 0;
   Limit of_call_;
   std::atomic<int64_t> next_life_check_{0};

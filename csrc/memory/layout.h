@@ -40,7 +40,8 @@ struct Control {
   int32_t size;
   alignas(kLineBytes) std::atomic<uint32_t> closed;
   std::atomic<int32_t>
-      waits_for;  // 1 + the rank that this one has waited for so long that it sleeps
+      waits_for;              // 1 + the rank that this one has waited for so long that it sleeps
+  std::atomic<int32_t> core;  // 1 + the core on which it last waited long enough to yield
   alignas(kLineBytes) std::atomic<uint32_t> sleepers;  // peers that sleep on `bell`
   alignas(kLineBytes) std::atomic<uint32_t> bell;
   Revocation revocation;

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -305,3 +306,29 @@ def test_F24_the_process_of_two_ranks_dies() -> None:
     with Ranks(die_with_both_ranks, 2, backend="gloo") as ranks:
         outcome = ranks.outcome(1, timeout=8)
         assert outcome.value is not None and "died" in outcome.value, outcome.describe()
+
+
+def core_of_this_thread() -> int:
+    return int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[36])
+
+
+def crowded(rank: int, world: int) -> tuple[set[int], list[int]]:
+    """Puts all ranks on one core, lets them go, and says where they are after each of some calls."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    dist.barrier()
+    os.sched_setaffinity(0, allowed)
+    x = torch.ones(8)
+    cores = []
+    for _ in range(20):
+        for _ in range(50):
+            dist.all_reduce(x)
+        cores.append(core_of_this_thread())
+    return os.sched_getaffinity(0) - allowed | allowed - os.sched_getaffinity(0), cores
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_ranks_on_one_core_part_and_keep_their_affinity() -> None:
+    (changed_0, cores_0), (changed_1, cores_1) = run_ranks(crowded, 2)
+    assert not changed_0 and not changed_1
+    assert any(a != b for a, b in zip(cores_0, cores_1, strict=True)), (cores_0, cores_1)
