@@ -48,7 +48,7 @@ constexpr Variable kVariables[] = {
     number(
         "DDA_SINGLE_COPY_BYTES", &Env::single_copy_bytes, -1, 1024 * kGiB, "-1", kAgreed,
         "Smallest part of an all_gather or all_to_all that ranks read from each other's memory in "
-        "one copy (process_vm_readv), where the host permits it. 0: none. -1: those of 256 KiB to "
+        "one copy (process_vm_readv), where the host permits it. 0: none. -1: those of 128 KiB to "
         "4 MiB."),
     number("DDA_SPIN", &Env::spin, 0, kGiB, "200", kLocal,
            "How often a waiting rank polls before it gives its core away."),

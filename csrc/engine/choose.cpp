@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kOverlapBytes = 32 << 10;
 // Between these one copy by the kernel is faster than two of ours; above, it has to look up more
 // pages than it saves.
-constexpr uint64_t kSingleCopyBytes = 256 << 10;
+constexpr uint64_t kSingleCopyBytes = 128 << 10;
 constexpr uint64_t kSingleCopyEnd = 4 << 20;
 
 bool has_single_copy(Collective collective) {

@@ -100,6 +100,7 @@ GpuGroup::GpuGroup(const GroupOptions& options, int device, const Layout& host_l
 GpuGroup::~GpuGroup() { close(); }
 
 void GpuGroup::check_usable(const char* what) const {
+  if (fork_generation() == made_in_ && !watch_.is_closed() && !watch_.is_revoked()) return;
   const std::string where = std::string(what) + " (call " + std::to_string(number_ + 1) +
                             ") on rank " + std::to_string(rank_) + ": ";
   if (fork_generation() != made_in_) {
@@ -110,7 +111,6 @@ void GpuGroup::check_usable(const char* what) const {
   if (watch_.is_closed()) {
     throw Error(Error::Kind::kAborted, where + "the group was destroyed; make a new one");
   }
-  if (!watch_.is_revoked()) return;
   const Failure failure = watch_.failure();
   throw Error(failure.kind,
               where + failure.why +
@@ -159,11 +159,11 @@ void GpuGroup::launch(const Call& call, void* stream) {
 // A message. Those of one channel follow each other in its stream, and share no memory with other
 // channels or with collectives.
 void GpuGroup::post(const Call& call, void* stream) {
-  const std::string where =
-      std::string(name_of(call.collective)) + " on rank " + std::to_string(rank_) + ": ";
   if (call.root < 0 || call.root >= size_ || call.root == rank_) {
+    const std::string where = name_of(call.collective) + std::string(" on rank ");
     throw Error(Error::Kind::kInvalid,
-                where + "on GPUs a message goes between two different ranks of the group, and " +
+                where + std::to_string(rank_) +
+                    ": on GPUs a message goes between two different ranks of the group, and " +
                     std::to_string(call.root) + " is not another rank");
   }
   const uint64_t bytes = call.count * size_of(call.dtype);

@@ -40,10 +40,11 @@ class Gpu final : public GpuSide {
     const at::Device device = first_tensor(batch.front()).device();
     GpuGroup& group = group_on(device);
     const c10::cuda::CUDAGuard guard(device);
-    if (is_async) return start_on(side_, type, group, batch);
+    if (is_async) return start_on(side_, type, GpuWork::Mark::kNow, group, batch);
     const CUDAStream stream = c10::cuda::getCurrentCUDAStream(device.index());
     for (const Operation& op : batch) run(group, op, stream);
-    return c10::make_intrusive<GpuWork>(type, stream, false, results_of(batch), Tensors(), check());
+    return c10::make_intrusive<GpuWork>(type, stream, GpuWork::Mark::kNever, results_of(batch),
+                                        Tensors(), check());
   }
 
   WorkPtr message(c10d::OpType type, Operation op) override {
@@ -53,10 +54,14 @@ class Gpu final : public GpuSide {
                 "call that all make; call dda.warmup(group, device) on every rank");
     GpuGroup& group = group_on(device);
     const c10::cuda::CUDAGuard guard(device);
-    std::optional<CUDAStream>& channel = channels_[{type, op.call.root}];
+    Channel& channel = channels_[{type, op.call.root}];
+    // Who waits for the last message does not wait for this one.
+    if (const auto last = channel.last ? channel.last->lock() : nullptr) last->mark_end();
     Batch batch;
     batch.push_back(std::move(op));
-    return start_on(channel, type, group, batch);
+    auto work = start_on(channel.stream, type, GpuWork::Mark::kLater, group, batch);
+    channel.last.emplace(work);
+    return work;
   }
 
   void execute(const Operation& op) override {
@@ -142,8 +147,8 @@ class Gpu final : public GpuSide {
   }
 
   // Enqueues on a stream of this group's own, made when it is first needed.
-  WorkPtr start_on(std::optional<CUDAStream>& own, c10d::OpType type, GpuGroup& group,
-                   const Batch& batch) {
+  c10::intrusive_ptr<GpuWork> start_on(std::optional<CUDAStream>& own, c10d::OpType type,
+                                       GpuWork::Mark mark, GpuGroup& group, const Batch& batch) {
     const auto index = static_cast<c10::DeviceIndex>(group.device());
     if (!own) own = c10::cuda::getStreamFromPool(true, index);
     c10::Event begin(c10::kCUDA);
@@ -156,7 +161,7 @@ class Gpu final : public GpuSide {
       kept.insert(kept.end(), op.in.begin(), op.in.end());
       kept.insert(kept.end(), op.out.begin(), op.out.end());
     }
-    return c10::make_intrusive<GpuWork>(type, *own, true, results_of(batch), std::move(kept),
+    return c10::make_intrusive<GpuWork>(type, *own, mark, results_of(batch), std::move(kept),
                                         check());
   }
 
@@ -189,8 +194,12 @@ class Gpu final : public GpuSide {
   std::mutex mutex_;  // of the making of the group
   std::shared_ptr<GpuGroup> group_;
   std::optional<CUDAStream> side_;  // of asynchronous calls
-  // … and of messages, one for each direction to each peer, so that none waits for another.
-  std::map<std::pair<c10d::OpType, int>, std::optional<CUDAStream>> channels_;
+  // … and of messages: a stream for each direction to each peer, so that none waits for another.
+  struct Channel {
+    std::optional<CUDAStream> stream;
+    std::optional<c10::weak_intrusive_ptr<GpuWork>> last;
+  };
+  std::map<std::pair<c10d::OpType, int>, Channel> channels_;
   bool is_closed_ = false;
 };
 

@@ -8,20 +8,24 @@
 
 namespace dda {
 
-GpuWork::GpuWork(c10d::OpType type, c10::cuda::CUDAStream stream, bool is_async, Tensors results,
+GpuWork::GpuWork(c10d::OpType type, c10::cuda::CUDAStream stream, Mark mark, Tensors results,
                  Tensors kept, std::function<void()> check)
     : Work(-1, type),
       stream_(stream),
+      mark_(mark),
       results_(std::move(results)),
       kept_(std::move(kept)),
       check_(std::move(check)) {
-  if (!is_async) return;
+  if (mark == Mark::kNow) mark_end();
+}
+
+void GpuWork::mark_end() {
+  if (mark_ == Mark::kNever || end_) return;
   end_.emplace(c10::kCUDA);
   end_->record(stream_);
 }
 
 GpuWork::~GpuWork() {
-  if (!end_) return;
   try {
     // Nobody has waited: the memory may be used again when the stream has come to this point.
     for (const at::Tensor& tensor : kept_) {
@@ -32,7 +36,10 @@ GpuWork::~GpuWork() {
   }
 }
 
-bool GpuWork::isCompleted() { return end_ ? end_->query() : stream_.query(); }
+bool GpuWork::isCompleted() {
+  mark_end();
+  return end_ ? end_->query() : stream_.query();
+}
 
 bool GpuWork::isSuccess() const { return !exception(); }
 
@@ -47,6 +54,7 @@ std::exception_ptr GpuWork::exception() const {
 
 bool GpuWork::wait(std::chrono::milliseconds timeout) {
   check_();
+  mark_end();
   if (end_) {
     end_->block(c10::cuda::getCurrentCUDAStream(stream_.device_index()));
     kept_.clear();

@@ -16,12 +16,21 @@ namespace dda {
 
 class GpuWork final : public c10d::Work {
  public:
-  // `check` throws if the group has failed. `kept` lives until the calls are done. `is_async`: they
-  // were enqueued on a stream other than the caller's.
-  GpuWork(c10d::OpType type, c10::cuda::CUDAStream stream, bool is_async, Tensors results,
-          Tensors kept, std::function<void()> check);
+  // When the end of the calls is marked in their stream, for others to wait for.
+  //   kNever  they were enqueued on the caller's stream
+  //   kNow    at once
+  //   kLater  when somebody asks for it. A mark behind a message that waits for its peer can hold
+  //   up
+  //           what other streams enqueue after it, the peer's message among it, where streams share
+  //           a queue of the hardware (CUDA_DEVICE_MAX_CONNECTIONS)
+  enum class Mark { kNever, kNow, kLater };
+
+  // `check` throws if the group has failed. `kept` lives until the calls are done.
+  GpuWork(c10d::OpType type, c10::cuda::CUDAStream stream, Mark mark, Tensors results, Tensors kept,
+          std::function<void()> check);
   ~GpuWork() override;
 
+  void mark_end();
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
@@ -32,7 +41,8 @@ class GpuWork final : public c10d::Work {
 
  private:
   const c10::cuda::CUDAStream stream_;
-  std::optional<c10::Event> end_;  // of asynchronous calls
+  const Mark mark_;
+  std::optional<c10::Event> end_;
   const Tensors results_;
   Tensors kept_;
   const std::function<void()> check_;

@@ -18,6 +18,8 @@ from dda.bench.cases import Case, DType, Row
 from dda.bench.options import Spec
 from dda.bench.torch_peer import TorchPeer
 
+_LEAST_REPLAYS = 5  # in a round: one alone may catch a rank that comes late
+
 
 class CudaPeer(TorchPeer):
     """A rank of torch's default group whose buffers are on its GPU."""
@@ -74,7 +76,7 @@ class CudaPeer(TorchPeer):
         """Returns microseconds a call: one figure, or one a replay of the graphs."""
         call = self._calls[form]
         if self.graph:
-            return self._time_graphs(form, call, max(1, iterations // (4 * self.graph)))
+            return self._time_graphs(form, call, max(_LEAST_REPLAYS, iterations // (4 * self.graph)))
         for _ in range(warmup):
             call()
         self.barrier()

@@ -85,9 +85,12 @@ class Report:
         print(
             f"# nThread 1 nGpus {o.world} minBytes {o.sizes[0]} maxBytes {o.sizes[-1]} "
             f"step: {step} warmup iters: {o.warmup} iters: {o.iterations or 'auto'} agg iters: 1 "
-            f"validation: {o.check} graph: 0"
+            f"validation: {o.check} graph: {o.graph}"
         )
-        print(f"# rounds: {o.rounds} algorithm: {o.algorithm} symmetric: {int(o.symmetric)}")
+        print(
+            f"# rounds: {o.rounds} algorithm: {o.algorithm} symmetric: {int(o.symmetric)} "
+            f"device: {o.device}"
+        )
         print("#\n# Using devices")
         for d in self.devices:
             print(
