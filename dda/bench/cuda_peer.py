@@ -76,7 +76,8 @@ class CudaPeer(TorchPeer):
         """Returns microseconds a call: one figure, or one a replay of the graphs."""
         call = self._calls[form]
         if self.graph:
-            return self._time_graphs(form, call, max(_LEAST_REPLAYS, iterations // (4 * self.graph)))
+            replays = max(_LEAST_REPLAYS, iterations // (4 * self.graph))
+            return self._time_graphs(form, call, replays)
         for _ in range(warmup):
             call()
         self.barrier()

@@ -313,7 +313,7 @@ def core_of_this_thread() -> int:
 
 
 def crowded(rank: int, world: int) -> tuple[set[int], list[int]]:
-    """Puts all ranks on one core, lets them go, and says where they are after each of some calls."""
+    """Puts all ranks on one core, lets them go, and says where they are after some calls each."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
     dist.barrier()
