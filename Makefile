@@ -18,13 +18,13 @@ WITHIN := timeout -k 30s
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh') setup.py pyproject.toml dda/_version.py
 CPP := $(shell find csrc tests benchmarks -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: demo test bench docs lint format check-torch check-aarch64 check-cuda tsan model clean
+.PHONY: demo test bench docs lint format check-torch check-aarch64 check-cuda check-hip tsan model clean
 
 demo: $(VENV)/.demo $(VENV)/.example
 	$(WITHIN) 10m $(PY) examples/tensor_parallel_minilm.py
 
 # pytest comes last: its closing line is the outcome.
-test: lint docs tsan check-aarch64 check-cuda $(VENV)/.failpoints $(VENV)/.example
+test: lint docs tsan check-aarch64 check-cuda check-hip $(VENV)/.failpoints $(VENV)/.example
 	$(WITHIN) 50m $(PY) -m pytest
 
 bench: $(VENV)/.test
@@ -70,6 +70,12 @@ build/aarch64/%.o: %.cpp $(filter %.h,$(SOURCES))
 check-cuda: $(VENV)/.test
 	$(if $(shell command -v nvcc),$(WITHIN) 10m $(MAKE) -C tests/cuda PY=$(abspath $(PY)))
 	@echo "check-cuda: $(if $(shell command -v nvcc),ok,skipped, there is no nvcc)"
+
+# The kernels as HIP, where there is a clang with AMD's device libraries; see tests/hip/Makefile.
+HIP := $(wildcard /opt/rocm/llvm/bin/clang++ /usr/lib/x86_64-linux-gnu/amdgcn/bitcode/ockl.bc)
+check-hip: $(VENV)/.test
+	$(if $(HIP),$(WITHIN) 10m $(MAKE) -C tests/hip PY=$(abspath $(PY)))
+	@echo "check-hip: $(if $(HIP),ok,skipped, there is no ROCm)"
 
 # Which torch: TORCH if given. Where there is a GPU, what pip finds. Elsewhere a CPU build, which is
 # a tenth of the size: from where pip looks, or else from PyTorch's own site, whose address uv knows.

@@ -82,7 +82,7 @@ class GpuBlock {
 
   // Whether the call may run; leaves its signature where a peer that differs can read it.
   __device__ bool begin() {
-    if (__syncthreads_or(state_.busy != 0)) {
+    if (gpu::any_of_block(state_.busy != 0)) {
       if (threadIdx.x == 0) watch_.fail(GpuFailure::kBusy, rank(), 0, 0, 0);
       return false;
     }
@@ -174,12 +174,12 @@ class GpuBlock {
     gpu::store_relaxed(&signals(p).from[rank()], tag() << 32 | (base_ + step_));
   }
   __device__ bool wait(int p, uint32_t step) {
-    return __syncthreads_and(threadIdx.x != 0 || await(p, base_ + step));
+    return gpu::all_of_block(threadIdx.x != 0 || await(p, base_ + step));
   }
   __device__ bool wait_all() { return wait_all(step_); }
   __device__ bool wait_all(uint32_t step) {
     const int p = threadIdx.x;
-    return __syncthreads_and(p >= size() || p == rank() || await(p, base_ + step));
+    return gpu::all_of_block(p >= size() || p == rank() || await(p, base_ + step));
   }
 
   __device__ void copy(void* dst, const void* src, uint64_t bytes) const {

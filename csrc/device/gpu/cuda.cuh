@@ -73,6 +73,10 @@ __device__ inline Pack load_halves(const Pack* p) {
 // that it writes next.
 __device__ inline void fence_release() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
+// Barriers of a block: whether all, or any, of its threads said true.
+__device__ inline bool all_of_block(bool mine) { return __syncthreads_and(mine) != 0; }
+__device__ inline bool any_of_block(bool mine) { return __syncthreads_or(mine) != 0; }
+
 // Nanoseconds, the same for all blocks.
 __device__ inline uint64_t now_ns() {
   uint64_t t;

@@ -40,7 +40,7 @@ __device__ bool reduce_staged(GpuBlock& b, Task& t, const GpuCall& call) {
 
 template <class E, bool kSum>
 __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
-    reduce_kernel(const __grid_constant__ GpuCall call) {
+    reduce_kernel(const DDA_PARAMETER GpuCall call) {
   launch_early();
   GpuBlock b(call);
   if (!b.begin()) return;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
 
 template <class E, bool kSum, class Wire>
 __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
-    push_kernel(const __grid_constant__ GpuCall call) {
+    push_kernel(const DDA_PARAMETER GpuCall call) {
   launch_early();
   PushBlock<Wire> b(call);
   const GpuReducer<E, kSum> reducer = {call.op, call.factor};

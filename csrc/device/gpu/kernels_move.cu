@@ -38,7 +38,7 @@ __device__ bool move(GpuBlock& b, Task& t, const GpuCall& call) {
 }
 
 __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
-    move_kernel(const __grid_constant__ GpuCall call) {
+    move_kernel(const DDA_PARAMETER GpuCall call) {
   gpu::launch_early();
   GpuBlock b(call);
   if (!b.begin()) return;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
 static_assert(kMovePayload == FlagWire::kPayload, "what the host is told");
 
 __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
-    push_move_kernel(const __grid_constant__ GpuCall call) {
+    push_move_kernel(const DDA_PARAMETER GpuCall call) {
   gpu::launch_early();
   PushBlock<FlagWire> b(call);
   const Collective c = call.collective;
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
 }
 
 __global__ void __launch_bounds__(kGpuThreads, kGpuBlocksPerUnit)
-    message_kernel(const __grid_constant__ GpuCall call) {
+    message_kernel(const DDA_PARAMETER GpuCall call) {
   gpu::launch_early();
   GpuChannel channel(call);
   if (call.collective == Collective::kSend) {

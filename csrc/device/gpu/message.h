@@ -63,7 +63,7 @@ class GpuChannel {
   }
   template <class Ready>
   __device__ bool wait(uint32_t chunk, Ready ready) {
-    return __syncthreads_and(threadIdx.x != 0 || watch_.wait(peer_, chunk, ready));
+    return gpu::all_of_block(threadIdx.x != 0 || watch_.wait(peer_, chunk, ready));
   }
   __device__ bool is_expected(uint32_t chunk) {
     const uint64_t sent = mine_.length[chunk % kChannelSlots];
