@@ -167,7 +167,7 @@ def wait_among_strangers(rank: int, world: int) -> tuple[str, float]:
     name = re.search(rb"dda-[0-9a-f]{32}", address)
     assert name is not None
     for _ in range(4):
-        knock(name[0].decode(), seconds=6)
+        knock(name[0].decode(), seconds=12)
     store.set("dda/1/address/1", address)
     for verdict in ("verdict0", "verdict1"):
         store.set(f"dda/1/{verdict}/1", store.get(f"dda/1/{verdict}/0"))
@@ -176,8 +176,9 @@ def wait_among_strangers(rank: int, world: int) -> tuple[str, float]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be another user takes root's rights")
 def test_F46_strangers_do_not_keep_a_rank_past_its_time() -> None:
-    message, took = run_ranks(wait_among_strangers, 2, backend="gloo", timeout=30)[0]
-    assert "timed out" in message and took < 4, (message, took)
+    # Its limit is 2 s, on a core where all others go before it; the strangers come for 12.
+    message, took = run_ranks(wait_among_strangers, 2, backend="gloo", timeout=40)[0]
+    assert "timed out" in message and took < 8, (message, took)
 
 
 def scribble(rank: int, world: int) -> str:
